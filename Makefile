@@ -61,6 +61,17 @@ define INSTALL
 	@touch $@
 endef
 
+# The encoder's file includes the decoder's, and uses a part of it.
+define FUZZ
+	mkdir -p build/fuzz/$(1)/corpus && $(PY) -m tests.fuzz.seeds $(1) build/fuzz/$(1)/seeds && \
+	$(CLANG) -std=c11 -g -O1 -Wall -Wextra -Werror -Wno-unused-function \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	  tests/fuzz/$(2).c -o build/fuzz/$(1)/$(2) && \
+	echo "== fuzzing the compiled $(1) under AddressSanitizer" && \
+	cd build/fuzz/$(1) && ./$(2) -max_len=4096 -print_final_stats=1 -verbosity=0 \
+	  $(or $(ARGS),-max_total_time=60) corpus seeds
+endef
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
@@ -154,17 +165,11 @@ lint: $(VENV)/.dev ## Check style and types
 	@$(PY) -m ruff format --check $(SOURCES)
 	@$(PY) -m mypy --strict
 
-fuzz: $(VENV)/.dev ## Fuzz the compiled decoder for a minute, with clang (ARGS=-max_total_time=3600)
+fuzz: $(VENV)/.dev ## Fuzz the compiled decoder and encoder for a minute each, with clang (ARGS=-max_total_time=3600)
 	@test -n "$(CLANG)" || \
 	  { echo "clang with its sanitizers is missing (Debian, Ubuntu: apt install clang)" >&2; exit 1; }
-	@mkdir -p build/fuzz
-	@$(PY) -m tests.fuzz.seeds build/fuzz/seeds
-	@$(CLANG) -std=c11 -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,address,undefined \
-	  -fno-sanitize-recover=undefined tests/fuzz/fuzz_record_batch.c -o build/fuzz/fuzz_record_batch
-	@echo "== fuzzing the compiled decoder under AddressSanitizer"
-	@mkdir -p build/fuzz/corpus
-	@cd build/fuzz && ./fuzz_record_batch -max_len=4096 -print_final_stats=1 -verbosity=0 \
-	  $(or $(ARGS),-max_total_time=60) corpus seeds
+	@$(call FUZZ,decoder,fuzz_record_batch)
+	@$(call FUZZ,encoder,fuzz_encoder)
 
 # What the docs link to is there as in a checkout.
 docs: $(VENV)/.docs ## Build the docs site into build/site, links checked (ARGS="--quiet")

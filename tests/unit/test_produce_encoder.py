@@ -64,7 +64,7 @@ def by_partition(batches: list[EncodedBatch]) -> dict[int, list[EncodedBatch]]:
 
 
 @given(chunks=st.lists(tables(), max_size=3), bounds=bounds, seed=st.integers(0, 9))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_the_compiled_form_equals_pythons_byte_for_byte(
     chunks: list[pa.Table], bounds: EncoderSettings, seed: int
 ) -> None:
@@ -80,7 +80,7 @@ def test_the_compiled_form_equals_pythons_byte_for_byte(
 
 @pytest.mark.parametrize("form", FORMS)
 @given(table=tables(), bounds=bounds)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_readers_read_the_rows_in_their_order(
     form: Any, table: pa.Table, bounds: EncoderSettings
 ) -> None:

@@ -429,6 +429,15 @@ static bool know_partition(Encoding *encoding, int32_t partition) {
     return true;
 }
 
+/* Gives back the memory that a closed batch does not need. */
+static void shrink(Buffer *buffer) {
+    uint8_t *data = realloc(buffer->data, buffer->size);
+    if (data != NULL) {
+        buffer->data = data;
+        buffer->capacity = buffer->size;
+    }
+}
+
 /* Closes a partition's batch. The next one will be as large, so it gets the same room. */
 static bool close_batch(Encoding *encoding, int32_t partition) {
     OpenBatch *open = open_batch(encoding, (size_t)partition);
@@ -438,6 +447,7 @@ static bool close_batch(Encoding *encoding, int32_t partition) {
     if (!reserve(&following.data, open->data.size))
         return false;
     write_header(open, encoding->sealed);
+    shrink(&open->data);
     *closed_batch(encoding, closed_count(encoding)) = (ClosedBatch){*open, partition};
     encoding->closed.size += sizeof(ClosedBatch);
     *open = following;
@@ -523,6 +533,56 @@ static Read append_rows(Encoding *encoding, const Rows *rows, int64_t now_ms, in
 #ifndef ENCODER_CORE_ONLY
 
 /* ---- Python ---------------------------------------------------------------------------------- */
+
+/* Memory of a batch that was handed over. */
+typedef struct {
+    PyObject_HEAD
+    Buffer data;
+} MemoryObject;
+
+static void dealloc_memory(MemoryObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    free(self->data.data);
+    freefunc release_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release_object(self);
+    Py_DECREF(type);
+}
+
+static int lend_memory(MemoryObject *self, Py_buffer *view, int flags) {
+    return PyBuffer_FillInfo(view, (PyObject *)self, self->data.data, (Py_ssize_t)self->data.size,
+                             0, flags);
+}
+
+static PyType_Slot memory_slots[] = {
+    {Py_tp_dealloc, dealloc_memory},
+    {Py_bf_getbuffer, lend_memory},
+    {0, NULL},
+};
+
+static PyType_Spec memory_spec = {
+    .name = "pyspark_kafka_rebalance.produce.encoder._encoder.Memory",
+    .basicsize = sizeof(MemoryObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = memory_slots,
+};
+
+static PyTypeObject *memory_type;
+
+/* Returns a memoryview, which may be written to. The buffer is empty afterwards, unless this fails. */
+static PyObject *hand_over(Buffer *buffer) {
+    allocfunc allocate = (allocfunc)PyType_GetSlot(memory_type, Py_tp_alloc);
+    MemoryObject *owner = (MemoryObject *)allocate(memory_type, 0); /* zeroed */
+    if (owner == NULL)
+        return NULL;
+    owner->data = *buffer;
+    PyObject *view = PyMemoryView_FromObject((PyObject *)owner);
+    if (view == NULL)
+        memset(&owner->data, 0, sizeof owner->data);
+    else
+        memset(buffer, 0, sizeof *buffer);
+    Py_DECREF(owner);
+    return view;
+}
 
 /* Fewer rows are done sooner than the GIL could be taken again. */
 #define RELEASE_GIL_FROM_ROWS 256
@@ -763,10 +823,9 @@ static PyObject *encoder_close_all(EncoderObject *self, PyObject *Py_UNUSED(none
     Py_RETURN_NONE;
 }
 
-/* Returns (partition, bytearray, records). */
-static PyObject *describe(const ClosedBatch *closed) {
-    PyObject *data = PyByteArray_FromStringAndSize((const char *)closed->batch.data.data,
-                                                   (Py_ssize_t)closed->batch.data.size);
+/* Returns (partition, memoryview, records). */
+static PyObject *describe(ClosedBatch *closed) {
+    PyObject *data = hand_over(&closed->batch.data);
     return data == NULL ? NULL
                         : Py_BuildValue("(iNi)", (int)closed->partition, data,
                                         (int)closed->batch.count);
@@ -786,14 +845,13 @@ static PyObject *encoder_take(EncoderObject *self, PyObject *Py_UNUSED(none)) {
         return NULL;
     for (size_t n = 0; n < count; n++) {
         PyObject *described = describe(closed_batch(encoding, n));
-        if (described == NULL) { /* nothing is forgotten */
+        if (described == NULL) { /* some are in the list, which is gone */
+            self->broken = true;
             Py_DECREF(taken);
             return NULL;
         }
         PyList_SetItem(taken, (Py_ssize_t)n, described);
     }
-    for (size_t n = 0; n < count; n++)
-        free(closed_batch(encoding, n)->batch.data.data);
     encoding->closed.size = 0;
     return taken;
 }
@@ -1009,13 +1067,18 @@ static PyObject *records_take(RecordsObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "a record batch without records");
         return NULL;
     }
+    Buffer following = {0}; /* the next batch will be as large */
+    if (!reserve(&following, batch->data.size))
+        return PyErr_NoMemory();
     write_header(batch, sealed);
-    PyObject *data = PyByteArray_FromStringAndSize((const char *)batch->data.data,
-                                                   (Py_ssize_t)batch->data.size);
-    if (data != NULL) { /* the memory is the next batch's */
-        batch->data.size = 0;
-        batch->count = 0;
+    shrink(&batch->data);
+    PyObject *data = hand_over(&batch->data);
+    if (data == NULL) {
+        free(following.data);
+        return NULL;
     }
+    batch->data = following;
+    batch->count = 0;
     return data;
 }
 
@@ -1151,6 +1214,10 @@ static bool add_type(PyObject *module, const char *name, PyType_Spec *spec) {
 
 PyMODINIT_FUNC PyInit__encoder(void) {
     prepare_encoder();
+    if (memory_type == NULL)
+        memory_type = (PyTypeObject *)PyType_FromSpec(&memory_spec);
+    if (memory_type == NULL)
+        return NULL;
     PyObject *module = PyModule_Create(&encoder_module_definition);
     if (module != NULL && !(add_type(module, "Encoder", &encoder_spec) &&
                             add_type(module, "Records", &records_spec))) {

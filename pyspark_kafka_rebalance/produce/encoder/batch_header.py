@@ -7,10 +7,13 @@ which sequence number. These fields are under the batch's CRC, so a stamp change
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...fetch.checksum import crc32c
 from .compiled import compiled
+
+#: A whole record batch that may be written to.
+Batch: TypeAlias = "bytearray | memoryview"
 
 HEADER_SIZE = 61
 NO_PRODUCER = -1
@@ -67,14 +70,14 @@ def open_header(records: int, base_timestamp: int, max_timestamp: int) -> bytes:
     )  # fmt: skip
 
 
-def seal(batch: bytearray, codec: int) -> None:
+def seal(batch: Batch, codec: int) -> None:
     """Set length, codec and CRC in the header of a batch that is otherwise complete."""
     _pack_length(batch, _LENGTH_FROM - 4, len(batch) - _LENGTH_FROM)
     _pack_attributes(batch, _ATTRIBUTES_AT, codec)
     _pack_crc(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
 
 
-def stamp_in_python(batch: bytearray, stamp: Stamp, /) -> None:
+def stamp_in_python(batch: Batch, stamp: Stamp, /) -> None:
     """See `stamp`."""
     if not HEADER_SIZE <= len(batch) < 2**31:
         raise ValueError(f"a record batch of {len(batch)} bytes")
@@ -85,14 +88,14 @@ def stamp_in_python(batch: bytearray, stamp: Stamp, /) -> None:
     _pack_crc(batch, _CRC_AT, crc32c(memoryview(batch)[_CRC_FROM:]))
 
 
-def stamped_header_in_python(batch: bytearray, stamp: Stamp, /) -> bytes:
+def stamped_header_in_python(batch: Batch, stamp: Stamp, /) -> bytes:
     """See `stamped_header`."""
     copy = bytearray(batch)
     stamp_in_python(copy, stamp)
     return bytes(copy[:HEADER_SIZE])
 
 
-def stamp(batch: bytearray, stamp: Stamp) -> None:
+def stamp(batch: Batch, stamp: Stamp) -> None:
     """Write the sender into a batch, in place.
 
     Only for a batch that no socket is sending: otherwise use `stamped_header`. The compiled form
@@ -100,7 +103,7 @@ def stamp(batch: bytearray, stamp: Stamp) -> None:
 
     Parameters
     ----------
-    batch : bytearray
+    batch : bytearray or memoryview
         A whole record batch, stamped before or not.
     stamp : Stamp
         Who sends it.
@@ -113,7 +116,7 @@ def stamp(batch: bytearray, stamp: Stamp) -> None:
     (compiled.stamp if compiled else stamp_in_python)(batch, stamp)
 
 
-def stamped_header(batch: bytearray, stamp: Stamp) -> bytes:
+def stamped_header(batch: Batch, stamp: Stamp) -> bytes:
     """Return the header that a batch has with this sender; the batch stays as it is.
 
     What to send is this header and the batch from byte `HEADER_SIZE` on.

@@ -55,12 +55,12 @@ class Encoder(Protocol):
         """Close all batches that have records, in the order of their partitions."""
         ...
 
-    def take(self) -> list[tuple[int, bytearray, int]]:
+    def take(self) -> list[tuple[int, memoryview, int]]:
         """Return the closed batches in the order in which they were closed, and forget them.
 
         Returns
         -------
-        list of (int, bytearray, int)
+        list of (int, memoryview, int)
             The partition, the batch, not compressed, and its number of records.
         """
         ...
@@ -93,7 +93,7 @@ class Records(Protocol):
         """
         ...
 
-    def take(self, sealed: bool, /) -> bytearray:
+    def take(self, sealed: bool, /) -> memoryview:
         """Return the batch, and be empty. Its header lacks codec, length and CRC unless sealed."""
         ...
 
@@ -126,9 +126,9 @@ class CompiledEncoder:
         """See `Encoder.close_all`."""
         self._encoder.close_all()
 
-    def take(self) -> list[tuple[int, bytearray, int]]:
+    def take(self) -> list[tuple[int, memoryview, int]]:
         """See `Encoder.take`."""
-        taken: list[tuple[int, bytearray, int]] = self._encoder.take()
+        taken: list[tuple[int, memoryview, int]] = self._encoder.take()
         return taken
 
     @property

@@ -18,8 +18,8 @@ class EncodedBatch:
     ----------
     partition : int
         Where it goes.
-    data : bytearray
-        The whole batch, valid as it is for a producer without an id; see `stamp`.
+    data : memoryview
+        The whole batch, valid as it is for a producer without an id; `stamp` writes to it.
     records : int
         How many it has. Its sequence numbers are as many.
     plain_bytes : int
@@ -27,13 +27,13 @@ class EncodedBatch:
     """
 
     partition: int
-    data: bytearray
+    data: memoryview
     records: int
     plain_bytes: int
 
 
 def encoded(
-    partition: int, data: bytearray, records: int, settings: EncoderSettings
+    partition: int, data: memoryview, records: int, settings: EncoderSettings
 ) -> EncodedBatch:
     """Return a closed batch, compressed if that makes it smaller.
 
@@ -41,7 +41,7 @@ def encoded(
     ----------
     partition, records : int
         See `EncodedBatch`.
-    data : bytearray
+    data : memoryview
         As `Records.take` returns it: sealed if there is no compression.
     settings : EncoderSettings
         Their codec and level count.
@@ -49,9 +49,9 @@ def encoded(
     plain_bytes = len(data)
     if settings.codec != NONE:
         codec = settings.codec
-        compressed = compress(codec, memoryview(data)[HEADER_SIZE:], settings.level)
+        compressed = compress(codec, data[HEADER_SIZE:], settings.level)
         if len(compressed) < plain_bytes - HEADER_SIZE:
-            data[HEADER_SIZE:] = compressed
+            data = memoryview(bytearray(data[:HEADER_SIZE]) + compressed)
         else:
             codec = NONE
         seal(data, codec)

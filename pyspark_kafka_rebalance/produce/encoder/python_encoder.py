@@ -65,7 +65,7 @@ class PythonEncoder:
         self._settings = settings
         self._sealed = sealed
         self._open: dict[int, PythonRecords] = {}
-        self._full: list[tuple[int, bytearray, int]] = []
+        self._full: list[tuple[int, memoryview, int]] = []
 
     def first_refused(self, rows: ArrowRows, partitions: int) -> int:
         """See `Encoder.first_refused`."""
@@ -126,7 +126,7 @@ class PythonEncoder:
             if len(self._open[partition]):
                 self._close(partition)
 
-    def take(self) -> list[tuple[int, bytearray, int]]:
+    def take(self) -> list[tuple[int, memoryview, int]]:
         """See `Encoder.take`."""
         full, self._full = self._full, []
         return full

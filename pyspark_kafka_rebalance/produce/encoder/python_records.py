@@ -127,7 +127,7 @@ class PythonRecords:
         self._count += 1
         return size
 
-    def take(self, sealed: bool, /) -> bytearray:
+    def take(self, sealed: bool, /) -> memoryview:
         """See `Records.take`."""
         if not self._count:
             raise ValueError("a record batch without records")
@@ -136,4 +136,4 @@ class PythonRecords:
         if sealed:
             seal(data, NONE)
         self._clear()
-        return data
+        return memoryview(data)
