@@ -73,7 +73,7 @@ define FUZZ
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-encode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -202,6 +202,10 @@ bench-decode: $(VENV)/.bench ## Measure record batches to Arrow beside other cli
 	@$(FETCH_JARS)
 	@echo "== decoders, about five minutes"
 	@$(PY) -m benchmarks.decode $(ARGS)
+
+bench-encode: $(VENV)/.bench ## Measure records to record batches beside kafka-python's builder (ARGS="--codecs none,lz4")
+	@echo "== encoders, about a minute"
+	@$(PY) -m benchmarks.encode $(ARGS)
 
 bench-latency: $(VENV)/.bench ## Measure small micro-batches beside Spark's built-in Kafka source
 	@$(FETCH_JARS) --peer
