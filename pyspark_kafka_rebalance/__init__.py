@@ -23,6 +23,7 @@ _PUBLIC = {
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "RecordDeserializationError": "errors",
+    "RecordTooLargeError": "errors",
     "SeveralOptionsError": "errors",
     "TransactionAbortedError": "errors",
     "UnreadableRecordError": "errors",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
     from .errors import RecordDeserializationError as RecordDeserializationError
+    from .errors import RecordTooLargeError as RecordTooLargeError
     from .errors import SeveralOptionsError as SeveralOptionsError
     from .errors import TransactionAbortedError as TransactionAbortedError
     from .errors import UnreadableRecordError as UnreadableRecordError

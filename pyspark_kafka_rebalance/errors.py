@@ -220,5 +220,32 @@ class RecordDeserializationError(UnreadableRecordError):
         return (type(self), (self.topic, self.partition, self.offset, self.reason))
 
 
+class RecordTooLargeError(KafkaRebalanceError):
+    """A record is larger than a request may be (``max.request.size``); it was not sent.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        Where it was to go.
+    size : int
+        The most bytes that it can take in a request, before compression.
+    limit : int
+        How many are allowed.
+    """
+
+    def __init__(self, topic: str, partition: int, size: int, limit: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"a record for {topic}-{partition} takes {size:,} bytes in a request; allowed: "
+            f"{limit:,} (max.request.size)"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordTooLargeError], tuple[str, int, int, int]]:
+        return (type(self), (self.topic, self.partition, self.size, self.limit))
+
+
 class UnsupportedBrokerError(KafkaRebalanceError):
     """The broker does not support a protocol or version that was asked for."""

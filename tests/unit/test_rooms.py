@@ -28,6 +28,7 @@ ROOMS = [
     "transport",
     "settings",
     "fetch",
+    "produce",
     "consumer",
     "producer",
     "source",
@@ -259,7 +260,9 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(imports).prepare()  # a CycleError names the modules
 
 
-@pytest.mark.parametrize("room", ["fetch", "source", "consumer", "producer", "metrics", "status"])
+@pytest.mark.parametrize(
+    "room", ["fetch", "produce", "source", "consumer", "producer", "metrics", "status"]
+)
 def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
     for path in (PACKAGE / room).rglob("*.py"):
         assert "pytest" not in {name.partition(".")[0] for name in imported_by(path)}, path
