@@ -25,6 +25,7 @@ ROOMS = [
     "transport",
     "settings",
     "fetch",
+    "produce",
     "consumer",
     "producer",
     "source",

@@ -1,0 +1,1 @@
+"""Records to the log: encoder, transactions, delivery. No groups, no Spark."""
