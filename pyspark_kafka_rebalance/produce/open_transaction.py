@@ -158,6 +158,10 @@ class OpenTransaction:
         How many copies of its EndTxn were sent.
     renewed : bool
         Whether the producer got another epoch after all of its requests were sent.
+    producer_id : int
+        That of its records.
+    written : dict of TopicPartition to int
+        The offset of a record in each partition, as far as it is known and nobody was asked of it.
     """
 
     handle: int
@@ -170,6 +174,8 @@ class OpenTransaction:
     new_epoch: bool = False
     ends: int = 0
     renewed: bool = False
+    producer_id: int = -1
+    written: dict[TopicPartition, int] = field(default_factory=dict)
 
     def not_joined(self) -> tuple[TopicPartition, ...]:
         """The partitions that the coordinator does not have yet (transactions v1)."""

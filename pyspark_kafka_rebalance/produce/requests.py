@@ -42,18 +42,20 @@ class Versions:
     end_txn: int
     txn_offset_commit: int
     offset_fetch: int
+    fetch: int
 
 
 #: Our newest version of each, by transaction version. AddPartitionsToTxn 4 is for brokers.
 _NEWEST = {
-    1: Versions(1, 11, 5, 5, 3, 4, 4, 4, 8),
-    2: Versions(2, 12, 5, 5, 3, 4, 5, 5, 8),
+    1: Versions(1, 11, 5, 5, 3, 4, 4, 4, 8, 12),
+    2: Versions(2, 12, 5, 5, 3, 4, 5, 5, 8, 12),
 }
 
 #: What must be there: a new epoch that is fenced (KIP-360), and offsets with a member (KIP-447).
 _OLDEST_INIT_PRODUCER_ID = 3
 _OLDEST_TXN_OFFSET_COMMIT = 3
 _OLDEST_OFFSET_FETCH = 7
+_OLDEST_FETCH = 4  # which says what was aborted
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Request:
     attempt : int
         How often it was sent before without success. Wait a little before an attempt that is not 0.
     node : int or None
-        The broker to send it to; None for the partition's leader (Produce) or any broker
+        The broker to send it to; None for the partition's leader (Produce, Fetch) or any broker
         (FindCoordinator).
     transaction : int or None
         The handle of the transaction that it belongs to; None if it prepares the next one.
@@ -224,6 +226,19 @@ class OffsetFetch(Request):
 
 
 @dataclass(frozen=True)
+class Fetch(Request):
+    """What became of a record: a few bytes at its offset, as a reader of committed records.
+
+    The answer counts once the last stable offset is past it.
+    """
+
+    API_KEY = 1
+    isolation_level: ClassVar[int] = 1
+    partition: TopicPartition
+    fetch_offset: int
+
+
+@dataclass(frozen=True)
 class Answer:
     """What a broker answered; a request uses the fields that its response has.
 
@@ -239,6 +254,12 @@ class Answer:
         FindCoordinator.
     offsets : mapping of TopicPartition to Offset
         OffsetFetch; a partition without an offset is left out.
+    base_offset : int
+        Produce; -1 if the leader does not say.
+    last_stable_offset : int
+        Fetch.
+    aborted : tuple of (int, int)
+        Fetch: the producer id and the first offset of each aborted transaction.
     """
 
     error: int = 0
@@ -247,6 +268,9 @@ class Answer:
     producer_epoch: int = NO_PRODUCER_EPOCH
     node: int = -1
     offsets: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+    base_offset: int = -1
+    last_stable_offset: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 def versions_for(offered: Mapping[int, int], transaction_version: int) -> Versions:
@@ -291,4 +315,5 @@ def versions_for(offered: Mapping[int, int], transaction_version: int) -> Versio
         of(EndTxn, ours.end_txn),
         of(TxnOffsetCommit, ours.txn_offset_commit, _OLDEST_TXN_OFFSET_COMMIT),
         of(OffsetFetch, ours.offset_fetch, _OLDEST_OFFSET_FETCH),
+        of(Fetch, ours.fetch, _OLDEST_FETCH),
     )

@@ -30,20 +30,21 @@ new epoch to the leaders, and abort what came late. If a process dies between th
 sweep, only leaders that verify (Kafka 3.6 and later) are safe. Neither can a sweep reach the old
 producer id when the epochs of an id are used up, every 32,767 new epochs.
 
-**In doubt** is an EndTxn(commit) that was refused after another copy was sent. The only copy
-decides: a refusal means that nothing was committed. Otherwise the machine asks the groups whose
-offsets are in the transaction, for stable offsets: they are given out when the transaction is
-decided. That tells if the offsets, metadata included, differ from those before and nobody has
-committed others since. ``Outcome.NOT_KNOWABLE`` is left for transactions without offsets, or
-without ``before``, and for groups that moved on. Put a name of the transaction into the metadata if
-another member may commit equal offsets.
+**In doubt** is an EndTxn(commit) that was refused after another copy was sent. (If there was no
+other, a refusal means that nothing was committed.) Then the machine asks. First the leader of a
+partition with a record of the transaction: once the last stable offset is past it, a reader of
+committed records knows. If no record can be read, then the groups whose offsets are in the
+transaction, for stable ones. They tell if the offsets, metadata included, differ from those before,
+and nobody has committed others since; put a name of the transaction into the metadata if another
+member may commit equal ones. ``Outcome.NOT_KNOWABLE`` is left for transactions whose records are
+deleted or forbidden to read, and whose offsets, if there are any, do not tell.
 
 Invariants:
  1. A transaction has one outcome, reported once. COMMITTED is reported only if EndTxn(commit) was
-    answered so, or the group's offsets show it.
+    answered so, or a record or the group's offsets show it.
  2. One request at a time is outstanding at the transaction coordinator, and EndTxn only when no
     request of its transaction is outstanding anywhere.
- 3. After an EndTxn(commit) nothing else ends that transaction, unless its only copy was refused.
+ 3. After an EndTxn(commit) nothing else ends that transaction, unless a copy was refused for good.
  4. No request has an epoch under which an earlier transaction may still have a request on its way.
  5. No transaction begins to send before the sweep of an earlier one is done.
  6. The sequence numbers of a partition have no gap within an epoch, and restart at 0 with another.
@@ -73,6 +74,7 @@ from .requests import (
     AddPartitionsToTxn,
     Answer,
     EndTxn,
+    Fetch,
     FindCoordinator,
     GroupMetadata,
     InitProducerId,
@@ -88,6 +90,7 @@ from .transaction_errors import (
     Outcome,
     Verdict,
     error_name,
+    outcome_by_records,
     refused_commit,
     verdict_of,
     worst,
@@ -474,6 +477,8 @@ class TransactionMachine:
         partition, batch = current.partitions[request.partition], self._batch(request)
         if verdict is Verdict.DONE:
             partition.batches.remove(batch)
+            if answer.base_offset >= 0:
+                current.written.setdefault(request.partition, answer.base_offset)
             self._delivered.append(batch.number)
         elif answer.error == Errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not partition.is_first(batch):
             verdict = Verdict.RETRY  # one before it has not arrived
@@ -518,6 +523,22 @@ class TransactionMachine:
             self._sweep, self._usable = self._sweep.again(), False
         self._settle(request, verdict, code)
 
+    def _record_found(self, request: Fetch, answer: Answer) -> None:
+        verdict = verdict_of(Fetch, answer.error)
+        current = self._of(request)
+        if current is None:
+            return
+        if verdict is Verdict.DONE:
+            outcome = outcome_by_records(current.producer_id, request.fetch_offset, answer)
+            if outcome is None:
+                verdict = Verdict.RETRY
+            else:
+                self._end(outcome)
+        elif verdict is Verdict.FATAL:
+            del current.written[request.partition]
+            verdict = Verdict.DONE  # of the question alone
+        self._settle(request, verdict, answer.error)
+
     def _asked_answered(self, request: OffsetFetch, answer: Answer) -> None:
         codes = [answer.error, *answer.errors.values()]
         verdict, code = worst(OffsetFetch, codes)
@@ -544,6 +565,7 @@ class TransactionMachine:
         Produce: _records_answered,
         EndTxn: _end_answered,
         OffsetFetch: _asked_answered,
+        Fetch: _record_found,
     }
 
     # The consequences of a verdict.
@@ -591,7 +613,7 @@ class TransactionMachine:
     def _give_up(self) -> None:
         """Wait for no answer any more, but to questions."""
         for number, request in list(self._outstanding.items()):
-            if not isinstance(request, (FindCoordinator, OffsetFetch)):
+            if not isinstance(request, (FindCoordinator, *_QUESTIONS)):
                 del self._outstanding[number]
                 self._returned(request, unanswered=True)
 
@@ -655,7 +677,7 @@ class TransactionMachine:
             self._end(Outcome.COMMITTED)
         elif current.phase is Phase.ABORTING and not current.sent:
             self._end(Outcome.ABORTED)
-        elif current.phase is Phase.IN_DOUBT and not self._to_ask(current):
+        elif current.phase is Phase.IN_DOUBT and not (current.written or self._to_ask(current)):
             self._end(Outcome.NOT_KNOWABLE)
 
     def _coordinator_due(self) -> Iterator[Request]:
@@ -727,7 +749,12 @@ class TransactionMachine:
         current = self._transaction
         if current is None or current.phase is not Phase.IN_DOUBT:
             return
-        if any(isinstance(request, OffsetFetch) for request in self._outstanding.values()):
+        if any(isinstance(request, _QUESTIONS) for request in self._outstanding.values()):
+            return
+        for partition, offset in list(current.written.items())[:1]:
+            slot = (Fetch, partition)
+            head = self._head(slot, self._versions.fetch, None, current.handle)
+            yield Fetch(*head, partition, offset)
             return
         for group_id in self._to_ask(current)[:1]:
             yield from self._to(GROUP, group_id, self._offset_fetch_of(current, group_id))
@@ -807,6 +834,7 @@ class TransactionMachine:
 
     def _produce(self, current: OpenTransaction, name: TopicPartition, batch: Batch) -> Produce:
         current.sent = batch.under_way = True
+        current.producer_id = self._identity.producer_id
         if batch.base_sequence is None:
             batch.base_sequence = self._sequences.get(name, 0)
             self._sequences[name] = (batch.base_sequence + batch.record_count) % _SEQUENCES
@@ -885,6 +913,9 @@ class TransactionMachine:
 #: What the transaction coordinator answers, one at a time.
 _OF_COORDINATOR = (InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn)
 
+#: About a transaction in doubt, one at a time.
+_QUESTIONS = (Fetch, OffsetFetch)
+
 
 def _slot(request: Request) -> tuple[Any, ...]:
     """What all copies of a request have in common."""
@@ -892,6 +923,8 @@ def _slot(request: Request) -> tuple[Any, ...]:
         return FindCoordinator, request.key_type, request.key
     if isinstance(request, Produce):
         return Produce, request.batch
+    if isinstance(request, Fetch):
+        return Fetch, request.partition
     if isinstance(request, TxnOffsetCommit):
         return TxnOffsetCommit, request.group.group_id
     if isinstance(request, (AddOffsetsToTxn, OffsetFetch)):

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping
 from .requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
+    Answer,
     EndTxn,
+    Fetch,
     FindCoordinator,
     InitProducerId,
     Offset,
@@ -33,6 +35,7 @@ class Errors(enum.IntEnum):
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
@@ -81,6 +84,7 @@ class Errors(enum.IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
     FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
@@ -120,8 +124,8 @@ class Outcome(enum.Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     #: A copy of its EndTxn(commit) went unanswered or was refused by a coordinator that moved, a
-    #: later one was refused because the epoch is not current any more, and the group's offsets do
-    #: not tell: the transaction had none, or somebody has committed others since.
+    #: later one was refused because the epoch is not current any more, its records are deleted or
+    #: forbidden to read, and the group's offsets do not tell.
     NOT_KNOWABLE = "not knowable"
 
 
@@ -282,6 +286,21 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         _E.UNKNOWN_MEMBER_ID: Verdict.FATAL,
         _E.STALE_MEMBER_EPOCH: Verdict.FATAL,
     },
+    Fetch: {
+        **_MOVES,
+        **_REFUSED,
+        _E.LEADER_NOT_AVAILABLE: Verdict.RETRY_ELSEWHERE,
+        _E.REPLICA_NOT_AVAILABLE: Verdict.RETRY_ELSEWHERE,
+        _E.FENCED_LEADER_EPOCH: Verdict.RETRY_ELSEWHERE,
+        _E.UNKNOWN_LEADER_EPOCH: Verdict.RETRY_ELSEWHERE,
+        _E.OFFSET_NOT_AVAILABLE: Verdict.RETRY,
+        _E.CORRUPT_MESSAGE: Verdict.FATAL,
+        _E.UNKNOWN_SERVER_ERROR: Verdict.RETRY,
+        _E.OFFSET_OUT_OF_RANGE: Verdict.FATAL,
+        _E.UNKNOWN_TOPIC_OR_PARTITION: Verdict.FATAL,  # another partition may tell
+        _E.UNKNOWN_TOPIC_ID: Verdict.FATAL,
+        _E.TOPIC_AUTHORIZATION_FAILED: Verdict.FATAL,
+    },
 }
 
 #: For a code that has no row: a newer broker's, most likely. Nothing is assumed to be done.
@@ -294,6 +313,7 @@ UNKNOWN_CODE: Mapping[type[Request], Verdict] = {
     EndTxn: Verdict.FATAL,
     Produce: Verdict.NEW_EPOCH,
     OffsetFetch: Verdict.FATAL,
+    Fetch: Verdict.FATAL,
 }
 
 
@@ -366,6 +386,20 @@ def outcome_by_offsets(
     if now == _position(expected):
         return Outcome.COMMITTED
     return Outcome.ABORTED if now == was else None
+
+
+def outcome_by_records(producer_id: int, offset: int, answer: Answer) -> Outcome | None:
+    """What a reader of committed records makes of a producer's record at this offset.
+
+    Returns
+    -------
+    Outcome or None
+        None while its transaction is not decided.
+    """
+    if answer.last_stable_offset <= offset:
+        return None
+    aborted = any(who == producer_id and first <= offset for who, first in answer.aborted)
+    return Outcome.ABORTED if aborted else Outcome.COMMITTED
 
 
 def _position(offset: Offset) -> tuple[int, str]:

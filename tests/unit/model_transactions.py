@@ -21,6 +21,7 @@ from pyspark_kafka_rebalance.produce.requests import (
     AddPartitionsToTxn,
     Answer,
     EndTxn,
+    Fetch,
     FindCoordinator,
     InitProducerId,
     Offset,
@@ -39,7 +40,7 @@ Member = TopicPartition | str
 #: Epochs end here; the last is the coordinator's own, to fence with.
 LAST_EPOCH = 32_767
 
-_OFFERED = {0: 13, 9: 9, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
+_OFFERED = {0: 13, 1: 17, 9: 9, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
 
 
 def versions_of(transaction_version: int) -> Versions:
@@ -276,7 +277,15 @@ class Brokers:
         if isinstance(request, FindCoordinator):
             return Answer(node=self.coordinator if request.key_type else 100)
         if isinstance(request, Produce):
-            return Answer(self._produce(sender, request))
+            return self._produce(sender, request)
+        if isinstance(request, Fetch):
+            leader = self.leader(request.partition)
+            aborted = tuple(
+                (who, first)
+                for who, first, marker in leader.aborted
+                if marker >= request.fetch_offset
+            )
+            return Answer(last_stable_offset=leader.last_stable_offset, aborted=aborted)
         if isinstance(request, TxnOffsetCommit):
             error = self._commit_offsets(request)
             return Answer(errors=dict.fromkeys(request.offsets, int(error)))
@@ -338,7 +347,7 @@ class Brokers:
             error = Errors.NONE
         return Errors.INVALID_PRODUCER_EPOCH if error == Errors.PRODUCER_FENCED else error
 
-    def _produce(self, sender: str, request: Produce) -> Errors:
+    def _produce(self, sender: str, request: Produce) -> Answer:
         leader = self.leader(request.partition)
         error = self._joins(request, leader, request.partition)
         if error:
@@ -346,8 +355,11 @@ class Brokers:
                 key = request.producer_id, request.producer_epoch
                 lowest = leader.lowest.setdefault(key, request.base_sequence)
                 leader.lowest[key] = min(lowest, request.base_sequence)
-            return error
-        return leader.append(request, self.values[sender, request.batch], self.verification)
+            return Answer(error)
+        base_offset = len(leader.log)
+        error = leader.append(request, self.values[sender, request.batch], self.verification)
+        appended = len(leader.log) > base_offset
+        return Answer(error, base_offset=base_offset if appended else -1)
 
     def _commit_offsets(self, request: TxnOffsetCommit) -> Errors:
         group = self.group(request.group.group_id)

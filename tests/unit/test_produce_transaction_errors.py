@@ -8,7 +8,9 @@ from pyspark_kafka_rebalance.produce import requests
 from pyspark_kafka_rebalance.produce.requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
+    Answer,
     EndTxn,
+    Fetch,
     FindCoordinator,
     InitProducerId,
     Offset,
@@ -25,6 +27,7 @@ from pyspark_kafka_rebalance.produce.transaction_errors import (
     Verdict,
     error_name,
     outcome_by_offsets,
+    outcome_by_records,
     refused_commit,
     verdict_of,
     worst,
@@ -42,7 +45,7 @@ OF_PRODUCER = [*OF_COORDINATOR, TxnOffsetCommit, Produce]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_request_has_rows(kind: type[Request]) -> None:
-    assert len(KINDS) == 8
+    assert len(KINDS) == 9
     assert TABLE[kind][E.NONE] is V.DONE
     assert kind in UNKNOWN_CODE
     assert verdict_of(kind, 9_999) > V.RETRY_ELSEWHERE  # nothing is assumed to be done
@@ -126,7 +129,8 @@ def test_a_refused_batch_leaves_a_gap_in_the_sequence() -> None:
 
 
 def test_a_question_has_an_answer_or_none() -> None:
-    assert set(TABLE[OffsetFetch].values()) == {V.DONE, V.RETRY, V.RETRY_ELSEWHERE, V.FATAL}
+    for question in (OffsetFetch, Fetch):
+        assert set(TABLE[question].values()) == {V.DONE, V.RETRY, V.RETRY_ELSEWHERE, V.FATAL}
     assert verdict_of(OffsetFetch, E.UNSTABLE_OFFSET_COMMIT) is V.RETRY
 
 
@@ -166,3 +170,21 @@ def test_what_stable_offsets_tell(
     before: Offset | None, expected: Offset, found: Offset | None, outcome: Outcome | None
 ) -> None:
     assert outcome_by_offsets(before, expected, found) is outcome
+
+
+@pytest.mark.parametrize(
+    ("stable", "aborted", "outcome"),
+    [
+        (10, (), None),  # the record is at offset 10
+        (11, (), Outcome.COMMITTED),
+        (30, ((7, 8),), Outcome.ABORTED),
+        (30, ((7, 10),), Outcome.ABORTED),
+        (30, ((7, 20),), Outcome.COMMITTED),  # a later one of the same producer
+        (30, ((8, 8),), Outcome.COMMITTED),  # another producer's
+    ],
+)
+def test_what_a_reader_of_committed_records_tells(
+    stable: int, aborted: tuple[tuple[int, int], ...], outcome: Outcome | None
+) -> None:
+    answer = Answer(last_stable_offset=stable, aborted=aborted)
+    assert outcome_by_records(7, 10, answer) is outcome

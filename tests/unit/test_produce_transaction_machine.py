@@ -15,6 +15,7 @@ from pyspark_kafka_rebalance.produce.requests import (
     AddPartitionsToTxn,
     Answer,
     EndTxn,
+    Fetch,
     FindCoordinator,
     GroupMetadata,
     InitProducerId,
@@ -346,6 +347,35 @@ def test_in_doubt_is_resolved_by_the_groups_stable_offsets(
 
 
 @both_versions
+@pytest.mark.parametrize("committed", [True, False])
+def test_in_doubt_is_resolved_by_what_a_reader_sees(version: int, committed: bool) -> None:
+    """Also where the group's offsets would not tell."""
+    wire = Wire(version)
+    wire.begin()
+    wire.send(P)
+    wire.send(Q)
+    if version == 1:
+        added = wire.next(AddPartitionsToTxn)
+        wire.take(wire.machine.answered(added.number, Answer()))
+        wire.answer(AddPartitionsToTxn)
+    wire.answer(Produce, Answer(base_offset=10))
+    wire.answer(Produce, Answer(base_offset=20))
+    wire.commit()
+    wire.lose(EndTxn)
+    wire.answer(FindCoordinator, Answer(node=1))
+    wire.answer(EndTxn, error(Errors.PRODUCER_FENCED))
+    wire.answer(Fetch, error(Errors.OFFSET_OUT_OF_RANGE))  # deleted there
+    wire.answer(Fetch, Answer(last_stable_offset=20))
+    asked = wire.answer(
+        Fetch, Answer(last_stable_offset=30, aborted=() if committed else ((7, 18),))
+    )
+    assert isinstance(asked, Fetch)
+    assert (asked.partition, asked.fetch_offset, asked.attempt) == (Q, 20, 1)
+    assert wire.step.ended is not None
+    assert wire.step.ended.outcome is (Outcome.COMMITTED if committed else Outcome.ABORTED)
+
+
+@both_versions
 def test_without_offsets_nobody_can_be_asked(version: int) -> None:
     wire = Wire(version)
     wire.delivered(version)
@@ -480,7 +510,7 @@ def test_a_transactional_id_that_expired_costs_one_transaction(version: int) -> 
     world.check_at_the_end()
 
 
-OFFERED = {0: 13, 9: 9, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
+OFFERED = {0: 13, 1: 17, 9: 9, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
 
 
 @pytest.mark.parametrize(

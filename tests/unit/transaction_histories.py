@@ -17,6 +17,7 @@ from model_transactions import Brokers, versions_of
 from pyspark_kafka_rebalance.errors import TransactionAbortedError
 from pyspark_kafka_rebalance.produce.requests import (
     Answer,
+    Fetch,
     GroupMetadata,
     InitProducerId,
     Offset,
@@ -331,7 +332,7 @@ class World:
 def _broker(request: Request) -> Hashable:
     if isinstance(request, Produce):
         return request.partition
-    if isinstance(request, OffsetFetch):
+    if isinstance(request, (Fetch, OffsetFetch)):
         return "questions"  # a connection of its own: an answer may take long
     return request.node
 
