@@ -55,9 +55,7 @@ One thread at a time calls the methods.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -67,8 +65,6 @@ from ..errors import TransactionAbortedError
 from .open_transaction import Batch, Group, OffsetCommit, OpenTransaction, Partition, Phase
 from .requests import (
     GROUP,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     TRANSACTION,
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -89,12 +85,12 @@ from .transaction_errors import (
     Errors,
     Outcome,
     Verdict,
-    error_name,
     outcome_by_records,
     refused_commit,
     verdict_of,
     worst,
 )
+from .transaction_step import Ended, Identity, Standing, Step, Sweep, slot_of, why
 
 #: The last epoch of a producer id is the coordinator's, to fence with. Brokers may answer it where
 #: they go on with another producer id; InitProducerId tells which.
@@ -102,86 +98,6 @@ _COORDINATORS_EPOCH = 32_767
 
 #: Sequence numbers go from 0 to 2**31 - 1, and around.
 _SEQUENCES = 2**31
-
-
-class Standing(enum.Enum):
-    """What the producer may do."""
-
-    #: ``initialize`` was not called.
-    NEW = "new"
-    READY = "ready"
-    #: Another producer has the transactional id, or a transaction timed out.
-    FENCED = "fenced"
-    #: A broker refuses this producer for good.
-    FAILED = "failed"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A producer id, and its epoch."""
-
-    producer_id: int = NO_PRODUCER_ID
-    producer_epoch: int = NO_PRODUCER_EPOCH
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What became of a transaction.
-
-    Attributes
-    ----------
-    cause : str
-        Why, if it is not committed.
-    """
-
-    transaction: int
-    outcome: Outcome
-    cause: str = ""
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one event leads to.
-
-    Attributes
-    ----------
-    requests : tuple of Request
-        To be sent, in this order.
-    ended : Ended or None
-        The transaction whose outcome became known.
-    delivered : tuple of int
-        Batches that their leaders have acknowledged.
-    batch : int
-        The number of the batch that this event added; -1 if none.
-    """
-
-    requests: tuple[Request, ...] = ()
-    ended: Ended | None = None
-    delivered: tuple[int, ...] = ()
-    batch: int = -1
-
-
-@dataclass
-class _Sweep:
-    """What an empty transaction of the next epoch has to abort (transactions v1)."""
-
-    partitions: set[TopicPartition] = field(default_factory=set)
-    groups: set[str] = field(default_factory=set)
-    joined_partitions: bool = False
-    joined_groups: set[str] = field(default_factory=set)
-    unanswered: bool = False
-
-    def __bool__(self) -> bool:
-        return bool(self.partitions or self.groups or self.joined)
-
-    @property
-    def joined(self) -> bool:
-        """Whether the coordinator has an open transaction of it."""
-        return self.joined_partitions or bool(self.joined_groups)
-
-    def again(self) -> _Sweep:
-        """The same, for another epoch."""
-        return _Sweep(self.partitions, self.groups)
 
 
 class TransactionMachine:
@@ -208,7 +124,7 @@ class TransactionMachine:
         self._identity = Identity()
         self._usable = False  # whether the identity may be used: no new epoch is due
         self._sequences: dict[TopicPartition, int] = {}
-        self._sweep = _Sweep()
+        self._sweep = Sweep()
         self._transaction: OpenTransaction | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
         self._outstanding: dict[int, Request] = {}
@@ -412,7 +328,7 @@ class TransactionMachine:
         if verdict is Verdict.DONE:
             self._coordinators[request.key_type, request.key] = answer.node
         elif request.key_type == GROUP and verdict > Verdict.RETRY_ELSEWHERE:
-            self._group_is_closed(request.key, _why(request, answer.error))
+            self._group_is_closed(request.key, why(request, answer.error))
         self._settle(request, verdict, answer.error)
 
     def _group_is_closed(self, group_id: str, cause: str) -> None:
@@ -496,7 +412,7 @@ class TransactionMachine:
         elif verdict <= Verdict.RETRY_ELSEWHERE:
             current.unanswered |= verdict is Verdict.RETRY_ELSEWHERE  # it may be written
         elif request.committed:
-            self._commit_refused(current, verdict, _why(request, answer.error))
+            self._commit_refused(current, verdict, why(request, answer.error))
         else:  # there is nothing of it, or it is another's to abort
             current.new_epoch = True
             self._end(Outcome.ABORTED)
@@ -518,7 +434,7 @@ class TransactionMachine:
     def _swept(self, request: EndTxn, verdict: Verdict, code: int) -> None:
         if verdict is Verdict.DONE:
             self._usable = not (self._renews and self._sweep.unanswered)
-            self._sweep = _Sweep()
+            self._sweep = Sweep()
         elif verdict > Verdict.RETRY_ELSEWHERE:
             self._sweep, self._usable = self._sweep.again(), False
         self._settle(request, verdict, code)
@@ -573,16 +489,16 @@ class TransactionMachine:
     def _settle(self, request: Request, verdict: Verdict, code: int) -> None:
         """Do what a verdict means for the producer, and for the transaction that is open."""
         if verdict is Verdict.DONE:
-            self._attempts.pop(_slot(request), None)
+            self._attempts.pop(slot_of(request), None)
             return
         self._tried(request)
         if verdict is Verdict.RETRY_ELSEWHERE:
             self._forget_coordinator(request)
         elif verdict >= Verdict.FENCED:
             fenced = verdict is Verdict.FENCED
-            self._stop(Standing.FENCED if fenced else Standing.FAILED, _why(request, code))
+            self._stop(Standing.FENCED if fenced else Standing.FAILED, why(request, code))
         elif verdict >= Verdict.ABORT:
-            self._fail_of(request, verdict, _why(request, code))
+            self._fail_of(request, verdict, why(request, code))
 
     def _fail_of(self, request: Request, verdict: Verdict, cause: str) -> None:
         current = self._transaction
@@ -898,7 +814,7 @@ class TransactionMachine:
         return next(batch for batch in batches if batch.number == request.batch)
 
     def _tried(self, request: Request) -> None:
-        slot = _slot(request)
+        slot = slot_of(request)
         self._attempts[slot] = self._attempts.get(slot, 0) + 1
 
     def _forget_coordinator(self, request: Request) -> None:
@@ -915,22 +831,3 @@ _OF_COORDINATOR = (InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn)
 
 #: About a transaction in doubt, one at a time.
 _QUESTIONS = (Fetch, OffsetFetch)
-
-
-def _slot(request: Request) -> tuple[Any, ...]:
-    """What all copies of a request have in common."""
-    if isinstance(request, FindCoordinator):
-        return FindCoordinator, request.key_type, request.key
-    if isinstance(request, Produce):
-        return Produce, request.batch
-    if isinstance(request, Fetch):
-        return Fetch, request.partition
-    if isinstance(request, TxnOffsetCommit):
-        return TxnOffsetCommit, request.group.group_id
-    if isinstance(request, (AddOffsetsToTxn, OffsetFetch)):
-        return type(request), request.group_id
-    return (type(request),)
-
-
-def _why(request: Request, code: int) -> str:
-    return f"{type(request).__name__}: {error_name(code)}"

@@ -197,9 +197,11 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         # attempt is right: it has its own transaction to end, and a repetition is recognized.
         _E.INVALID_TXN_STATE: Verdict.RETRY,
         _E.INVALID_PRODUCER_ID_MAPPING: Verdict.RETRY,
-        _E.UNKNOWN_SERVER_ERROR: Verdict.RETRY,
         _E.TRANSACTION_ABORTABLE: Verdict.RETRY,
         _E.INVALID_TRANSACTION_TIMEOUT: Verdict.FATAL,
+        # Also where the coordinator fenced with the last epoch: without an expected epoch, as
+        # `TransactionMachine.initialize` asks, it goes on with another producer id.
+        _E.UNKNOWN_SERVER_ERROR: Verdict.FATAL,
     },
     AddPartitionsToTxn: {
         **_MOVES,

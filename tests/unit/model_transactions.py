@@ -215,12 +215,21 @@ class Brokers:
         later; ``transaction.partition.verification.enable``).
     epoch : int
         Of transactional ids that are new: -1, or to be near the last.
+    fences_twice : bool
+        Whether a fence takes two epochs, as with transactions v2 in Kafka 4.0 (KAFKA-19367).
     """
 
-    def __init__(self, transaction_version: int, verification: bool = True, epoch: int = -1):
+    def __init__(
+        self,
+        transaction_version: int,
+        verification: bool = True,
+        epoch: int = -1,
+        fences_twice: bool = False,
+    ) -> None:
         self.version = transaction_version
         self.verification = verification or transaction_version >= 2
         self.first_epoch = epoch
+        self.fences_twice = fences_twice
         self.entries: dict[str, Entry] = {}
         self.leaders: dict[TopicPartition, Leader] = {}
         self.groups: dict[str, Group] = {}
@@ -310,12 +319,14 @@ class Brokers:
 
     def _add(self, name: str, producer_id: int, epoch: int, members: set[Member]) -> Errors:
         entry = self.entries.get(name)
-        if entry is None or entry.producer_id != producer_id:
+        if entry is None:
+            return Errors.INVALID_PRODUCER_ID_MAPPING
+        if entry.state in PREPARED:
+            return Errors.CONCURRENT_TRANSACTIONS
+        if entry.producer_id != producer_id:
             return Errors.INVALID_PRODUCER_ID_MAPPING
         if entry.epoch != epoch:
             return Errors.PRODUCER_FENCED
-        if entry.state in PREPARED:
-            return Errors.CONCURRENT_TRANSACTIONS
         if entry.state is not State.ONGOING:
             entry.state, entry.members = State.ONGOING, set()
         entry.members |= members
@@ -371,15 +382,17 @@ class Brokers:
             request.transactional_id, Entry(next(self.producer_ids), self.first_epoch)
         )
         expected = None if request.producer_id < 0 else request.producer_epoch
-        if expected is not None and not self._is_known(entry, request):
-            return Answer(Errors.PRODUCER_FENCED)
         if entry.state in PREPARED:
             return Answer(Errors.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not self._is_known(entry, request):
+            return Answer(Errors.PRODUCER_FENCED)
         if entry.state is State.ONGOING:  # whatever the epoch
             self._fence(entry)
             return Answer(Errors.CONCURRENT_TRANSACTIONS)
         if entry.exhausted and expected in (None, entry.epoch):
             self._rotate(entry, entry.epoch if expected is not None else -1)
+        elif entry.exhausted:
+            return Answer(Errors.UNKNOWN_SERVER_ERROR)  # an IllegalStateException there
         elif entry.epoch == -1 or expected == entry.epoch:
             entry.epoch, entry.last_epoch = entry.epoch + 1, entry.epoch
         elif expected is None:
@@ -403,8 +416,11 @@ class Brokers:
 
     def _fence(self, entry: Entry) -> None:
         """PrepareEpochFence, and at once PrepareAbort."""
-        entry.epoch, entry.last_epoch = min(entry.epoch + 1, LAST_EPOCH), -1
-        if self.version >= 2:
+        last = entry.epoch if self.version >= 2 else -1
+        if self.version >= 2 and not self.fences_twice and entry.exhausted:
+            entry.next_id = next(self.producer_ids)
+        entry.epoch, entry.last_epoch = min(entry.epoch + 1, LAST_EPOCH), last
+        if self.version >= 2 and self.fences_twice:
             entry.epoch, entry.last_epoch = min(entry.epoch + 1, LAST_EPOCH), entry.epoch
         self._prepare(entry, State.PREPARE_ABORT)
 

@@ -26,13 +26,9 @@ from pyspark_kafka_rebalance.produce.requests import (
     TxnOffsetCommit,
     versions_for,
 )
-from pyspark_kafka_rebalance.produce.transaction import (
-    Identity,
-    Standing,
-    Step,
-    TransactionMachine,
-)
+from pyspark_kafka_rebalance.produce.transaction import TransactionMachine
 from pyspark_kafka_rebalance.produce.transaction_errors import Errors, Outcome
+from pyspark_kafka_rebalance.produce.transaction_step import Identity, Standing, Step
 
 P, Q = PARTITIONS
 MEMBER = GroupMetadata(GROUP_ID, 1, "m")

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 from model_transactions import LAST_EPOCH, Brokers
 from transaction_histories import GROUP_ID, PARTITIONS, TRANSACTIONAL_ID, Producer, World
 
-from pyspark_kafka_rebalance.produce.transaction import Standing, TransactionMachine
+from pyspark_kafka_rebalance.produce.transaction import TransactionMachine
+from pyspark_kafka_rebalance.produce.transaction_step import Standing
 
 indexes = st.integers(0, 11)
 
@@ -113,10 +114,15 @@ class Histories(RuleBasedStateMachine):
     zombies: ClassVar[bool] = True
     machine: ClassVar[type[TransactionMachine]] = TransactionMachine
 
-    @initialize(epoch=st.sampled_from([-1, LAST_EPOCH - 3]), open_first=st.booleans())
-    def begin(self, epoch: int, open_first: bool) -> None:
+    @initialize(
+        epoch=st.sampled_from([-1, LAST_EPOCH - 3]),
+        open_first=st.booleans(),
+        fences_twice=st.booleans(),
+    )
+    def begin(self, epoch: int, open_first: bool, fences_twice: bool) -> None:
         self.open_first = open_first
-        self.world = World(Brokers(self.version, self.verification, epoch), self.machine)
+        brokers = Brokers(self.version, self.verification, epoch, fences_twice)
+        self.world = World(brokers, self.machine)
         self.world.go_on(20)
 
     @rule(calls=calls, who=indexes)

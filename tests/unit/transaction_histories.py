@@ -25,8 +25,9 @@ from pyspark_kafka_rebalance.produce.requests import (
     Produce,
     Request,
 )
-from pyspark_kafka_rebalance.produce.transaction import Standing, Step, TransactionMachine
+from pyspark_kafka_rebalance.produce.transaction import TransactionMachine
 from pyspark_kafka_rebalance.produce.transaction_errors import Errors, Outcome
+from pyspark_kafka_rebalance.produce.transaction_step import Standing, Step
 
 TRANSACTIONAL_ID, GROUP_ID = "tid", "g"
 PARTITIONS = [TopicPartition("t", n) for n in range(2)]
