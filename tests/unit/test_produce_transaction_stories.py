@@ -13,9 +13,9 @@ from hypothesis import find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 from model_transactions import Brokers
-from transaction_histories import PARTITIONS, Producer, World
+from transaction_histories import PARTITIONS, TRANSACTIONAL_ID, Producer, World
 
-from pyspark_kafka_rebalance.produce.requests import EndTxn, Produce
+from pyspark_kafka_rebalance.produce.requests import EndTxn, InitProducerId, Produce
 from pyspark_kafka_rebalance.produce.transaction import TransactionMachine
 from pyspark_kafka_rebalance.produce.transaction_errors import Outcome
 
@@ -205,3 +205,40 @@ def test_that_story_is_found_too() -> None:
 def test_leaders_that_verify_need_no_sweep() -> None:
     with pytest.raises(NoSuchExample):
         shortest(WithoutSweep, open_first=False, examples=300)
+
+
+def another_takes_the_id(world: World) -> None:
+    """Another incarnation, of which these producers know nothing."""
+    request = InitProducerId(0, 5, 0, world.brokers.coordinator, None, TRANSACTIONAL_ID, 1, -1, -1)
+    while world.brokers.handle("another", request).error:
+        for due in world.brokers.markers_due():
+            world.brokers.mark(*due)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("arrived", [True, False])
+@pytest.mark.parametrize("what", ["records", "offsets", "both"])
+@pytest.mark.parametrize("fenced_by", ["another producer", "its timeout"])
+def test_a_producer_that_is_fenced_as_it_commits_learns_what_became_of_it(
+    version: int, arrived: bool, what: str, fenced_by: str
+) -> None:
+    """The answer to its EndTxn is lost, and the next copy is refused: never guessed, asked."""
+    world = world_of(TransactionMachine, version)
+    if what != "offsets":
+        world.producer.send(P)
+    if what != "records":
+        world.producer.send_offsets()
+    world.producer.commit()
+    up_to(world, EndTxn)
+    if arrived:
+        world.arrives(world.producer, world.producer.connections[world.brokers.coordinator])
+    breaks(world, world.brokers.coordinator)
+    if fenced_by == "another producer":
+        another_takes_the_id(world)
+    else:
+        world.brokers.transaction_times_out(TRANSACTIONAL_ID)
+    world.go_on(100)
+    expected = Outcome.COMMITTED if arrived else Outcome.ABORTED
+    assert world.producer.promises[1].outcome is expected
+    world.settle()
+    world.check_at_the_end()
