@@ -427,6 +427,44 @@ def test_five_batches_of_a_partition_are_under_way_and_keep_their_order(version:
         wire.commit()
 
 
+@pytest.mark.parametrize("code", [Errors.NOT_LEADER_OR_FOLLOWER, Errors.NONE])
+def test_a_batch_that_is_given_up_with_its_sequence_number_costs_v1_an_epoch(code: Errors) -> None:
+    wire = Wire(1)
+    wire.begin()
+    wire.send()
+    wire.answer(AddPartitionsToTxn)
+    wire.take(wire.machine.abort(wire.handle))
+    wire.answer(Produce, error(code))
+    wire.answer(EndTxn)
+    if code:
+        wire.answer(InitProducerId, Answer(producer_id=7, producer_epoch=1))
+    assert wire.requests == []
+
+
+def test_an_unanswered_batch_of_an_abort_is_swept_with_the_next_epoch() -> None:
+    """AddPartitionsToTxn and EndTxn(abort) of its partition, before the next transaction sends."""
+    wire = Wire(1)
+    wire.begin()
+    wire.send(P)
+    wire.answer(AddPartitionsToTxn)
+    wire.take(wire.machine.abort(wire.handle))
+    wire.lose(Produce)
+    wire.answer(EndTxn)
+    assert wire.step.ended is not None
+    wire.begin()
+    wire.send(Q)
+    wire.answer(InitProducerId, Answer(producer_id=7, producer_epoch=1))
+    swept = wire.answer(AddPartitionsToTxn)
+    assert isinstance(swept, AddPartitionsToTxn)
+    assert (swept.partitions, swept.producer_epoch, swept.transaction) == ((P,), 1, None)
+    ended = wire.answer(EndTxn)
+    assert isinstance(ended, EndTxn)
+    assert (ended.committed, ended.transaction) == (False, None)
+    added = wire.answer(AddPartitionsToTxn)
+    assert isinstance(added, AddPartitionsToTxn)
+    assert (added.partitions, added.transaction) == ((Q,), wire.handle)
+
+
 def test_an_epoch_that_is_the_coordinators_is_not_taken() -> None:
     """A broker may answer it where it goes on with another producer id."""
     wire = Wire(2)
