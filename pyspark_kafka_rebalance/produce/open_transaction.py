@@ -53,12 +53,9 @@ class Partition:
     ----------
     batches : deque of Batch
         Those that are not acknowledged, in order.
-    joined : bool
-        Whether the coordinator has the partition (transactions v1).
     """
 
     batches: deque[Batch] = field(default_factory=deque)
-    joined: bool = False
 
     def sendable(self) -> list[Batch]:
         """The batches to send now, in order."""
@@ -148,6 +145,10 @@ class OpenTransaction:
     ----------
     cause : str
         Why it is aborted, or in doubt.
+    unjoined : dict of TopicPartition to None
+        The partitions that the coordinator does not have yet (transactions v1), in order.
+    touched : dict of TopicPartition to None
+        The partitions where a batch may have to be sent, in order.
     sent : bool
         Whether the brokers may know of it.
     unanswered : bool
@@ -169,6 +170,8 @@ class OpenTransaction:
     cause: str = ""
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    unjoined: dict[TopicPartition, None] = field(default_factory=dict)
+    touched: dict[TopicPartition, None] = field(default_factory=dict)
     sent: bool = False
     unanswered: bool = False
     new_epoch: bool = False
@@ -177,9 +180,18 @@ class OpenTransaction:
     producer_id: int = -1
     written: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def not_joined(self) -> tuple[TopicPartition, ...]:
-        """The partitions that the coordinator does not have yet (transactions v1)."""
-        return tuple(p for p, each in self.partitions.items() if not each.joined)
+    def add(self, partition: TopicPartition, batch: Batch) -> None:
+        """Queue a batch."""
+        if partition not in self.partitions:
+            self.partitions[partition] = Partition()
+            self.unjoined[partition] = None
+        self.partitions[partition].batches.append(batch)
+        self.touched[partition] = None
+
+    def joins(self, partition: TopicPartition) -> None:
+        """The coordinator has the partition."""
+        self.unjoined.pop(partition, None)
+        self.touched[partition] = None
 
     def groups_not_joined(self) -> list[str]:
         """The groups that the coordinator does not have yet (transactions v1)."""

@@ -62,7 +62,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
-from .open_transaction import Batch, Group, OffsetCommit, OpenTransaction, Partition, Phase
+from .open_transaction import Batch, Group, OffsetCommit, OpenTransaction, Phase
 from .requests import (
     GROUP,
     TRANSACTION,
@@ -128,6 +128,7 @@ class TransactionMachine:
         self._transaction: OpenTransaction | None = None
         self._coordinators: dict[tuple[int, str], int] = {}
         self._outstanding: dict[int, Request] = {}
+        self._at_coordinator = 0  # the number of the last request to it
         self._attempts: dict[tuple[Any, ...], int] = {}
         self._handles = count(1)
         self._numbers = count(1)
@@ -214,8 +215,7 @@ class TransactionMachine:
             The transaction has ended, or is about to be aborted.
         """
         batch = Batch(next(self._batches), record_count)
-        current = self._open(transaction)
-        current.partitions.setdefault(partition, Partition()).batches.append(batch)
+        self._open(transaction).add(partition, batch)
         return self._step(batch.number)
 
     def add_offsets(
@@ -315,6 +315,7 @@ class TransactionMachine:
             batch = self._batch(request)
             batch.under_way = False
             batch.unanswered |= unanswered
+            current.touched[request.partition] = None
         elif isinstance(request, TxnOffsetCommit):
             group = current.groups[request.group.group_id]
             group.under_way = False
@@ -353,7 +354,7 @@ class TransactionMachine:
             self._sweep_answered(answer, verdict)
         elif verdict is Verdict.DONE:
             for partition in request.partitions:
-                current.partitions[partition].joined = True
+                current.joins(partition)
         self._settle(request, verdict, code)
 
     def _sweep_answered(self, answer: Answer, verdict: Verdict) -> None:
@@ -567,6 +568,8 @@ class TransactionMachine:
         requests: list[Request] = []
         for request in self._due():
             self._outstanding[request.number] = request
+            if isinstance(request, _OF_COORDINATOR):
+                self._at_coordinator = request.number
             requests.append(request)
         step = Step(tuple(requests), self._ended, tuple(self._delivered), batch)
         self._ended, self._delivered = None, []
@@ -614,7 +617,7 @@ class TransactionMachine:
             current.phase in (Phase.OPEN, Phase.COMMITTING)
             and self._versions.transaction_version < 2
         ):
-            if current.not_joined():
+            if current.unjoined:
                 return self._add_partitions
             if current.groups_not_joined():
                 return self._add_offsets
@@ -628,11 +631,12 @@ class TransactionMachine:
         return self._end_txn
 
     def _can_end(self, current: OpenTransaction) -> bool:
+        """Whether all is acknowledged, or given up, and no copy is outstanding."""
+        if current.phase not in (Phase.COMMITTING, Phase.ABORTING):
+            return False
         if any(request.transaction == current.handle for request in self._outstanding.values()):
             return False
-        return current.phase is Phase.ABORTING or (
-            current.phase is Phase.COMMITTING and current.owes_nothing()
-        )
+        return current.phase is Phase.ABORTING or current.owes_nothing()
 
     def _may_send(self) -> bool:
         current = self._transaction
@@ -646,9 +650,10 @@ class TransactionMachine:
     def _records_due(self) -> Iterator[Request]:
         current = self._transaction
         assert current is not None
-        for name, partition in current.partitions.items():
-            if partition.joined or self._versions.transaction_version >= 2:
-                for batch in partition.sendable():
+        for name in list(current.touched):
+            if name not in current.unjoined or self._versions.transaction_version >= 2:
+                del current.touched[name]
+                for batch in current.partitions[name].sendable():
                     yield self._produce(current, name, batch)
 
     def _offsets_due(self) -> Iterator[Request]:
@@ -679,7 +684,7 @@ class TransactionMachine:
         return [name for name, g in current.groups.items() if g.evidence and not g.asked]
 
     def _is_coordinator_busy(self) -> bool:
-        return any(isinstance(request, _OF_COORDINATOR) for request in self._outstanding.values())
+        return self._at_coordinator in self._outstanding
 
     def _to(self, key_type: int, key: str, make: Callable[[int], Request]) -> Iterator[Request]:
         """The request, or first the one that finds its coordinator, unless that is under way."""
@@ -724,7 +729,7 @@ class TransactionMachine:
             partitions = tuple(sorted(self._sweep.partitions))
         else:
             assert current is not None
-            partitions = current.not_joined()
+            partitions = tuple(current.unjoined)
         version = self._versions.add_partitions_to_txn
         head = self._head((AddPartitionsToTxn,), version, node, self._sending())
         return AddPartitionsToTxn(*head, *self._producer(), partitions)
