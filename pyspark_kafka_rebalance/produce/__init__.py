@@ -1,4 +1,4 @@
-"""Arrow or records to the log. Knows Kafka's wire format and Arrow; no groups, no Spark."""
+"""Arrow or records to the log: encoder, transactions, delivery. No groups, no Spark."""
 
 from ..transport.kafka_python_version import require_supported_version
 
