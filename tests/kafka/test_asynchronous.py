@@ -507,11 +507,11 @@ async def test_what_a_seek_skipped_holds_nothing_up(kafka, topic, make):
             break
         member.processed(topic, 3)
         await member.seek(topic, 2)  # e, which nobody saw, is polled again
-        assert values(await member.poll()) == []
+        polled = values(await member.poll())  # a poll that does not wait: none, or all of them
         assert member.unprocessed() == {topic}
         assert await member.drain(timeout_ms=10_000)
         assert member.acknowledged(topic) == 4, "past what a seek skipped, up to what it did not"
-        assert values(await member.poll(timeout_ms=FOR_EVER_MS)) == [b"c", b"d", b"e"]
+        assert (polled or values(await member.poll(timeout_ms=FOR_EVER_MS))) == [b"c", b"d", b"e"]
         member.processed(topic, 2, 3, 4)
         assert member.unprocessed() == frozenset()
 
