@@ -13,6 +13,7 @@ from .judgement import NAME
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
     "status": "show a consumer group: who holds what, lag, revokes, gaps",
+    "transactions": "list, describe and abort open transactions, which hold readers back",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
     "source.spark.compiled_pyspark": "compile PySpark once, so that queries start sooner",

@@ -34,6 +34,7 @@ ROOMS = [
     "source",
     "metrics",
     "status",
+    "transactions",
     "testing",
     "doctor",
     "__main__",
@@ -134,7 +135,8 @@ MOST_FILES = 16
 FULL_ROOMS = {"producer": 23}
 
 #: Where private names of kafka-python are used. What is used is named there to `require_names`.
-SEAMS = ["consumer/kafka_python/", "producer/kafka_python/", "transport/", "fetch/connections.py"]
+SEAMS = ["consumer/kafka_python/", "producer/kafka_python/", "transport/"]
+SEAMS += ["fetch/connections.py", "transactions/requests.py"]
 
 
 def module_of(path: Path) -> str:
@@ -261,7 +263,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["fetch", "produce", "source", "consumer", "producer", "metrics", "status"]
+    "room",
+    ["fetch", "produce", "source", "consumer", "producer", "metrics", "status", "transactions"],
 )
 def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
     for path in (PACKAGE / room).rglob("*.py"):

@@ -1,0 +1,4 @@
+"""The command ``python -m pyspark_kafka_rebalance.transactions``: open transactions of a cluster.
+
+It shows those of any client, which partitions they hold back, and aborts one (KIP-664, KIP-994).
+"""
