@@ -43,6 +43,9 @@ from .spark_probe import (
     spark_home,
 )
 
+#: What a variable each can switch off.
+_COMPILED = ("DECODER", "ENCODER")
+
 _BROKER_PATIENCE_MS = "10000"
 
 
@@ -112,8 +115,8 @@ def local_findings() -> Iterable[Finding]:
     environment = os.environ
     home = spark_home(environment, "")
     driver = ask_python(sys.executable, python_paths(home))
-    decoder = environment.get("PYSPARK_KAFKA_REBALANCE_DECODER", "")
-    yield from judge_driver(driver, os.getcwd(), decoder)
+    choices = (environment.get(f"PYSPARK_KAFKA_REBALANCE_{name}", "") for name in _COMPILED)
+    yield from judge_driver(driver, os.getcwd(), *choices)
     pyspark = driver.versions.get("pyspark")
     if pyspark is None:
         return

@@ -24,8 +24,8 @@ class PythonFacts:
         Versions of ``kafka``, ``pyarrow``, ``pyspark`` and this package, by import name.
     package_file, pyspark_file : str
         Where this package and PySpark were imported from; empty if they were not.
-    decoder : bool
-        Whether the compiled decoder can be imported.
+    decoder, encoder : bool
+        Whether the compiled decoder and encoder can be imported.
     listed, sources : frozenset of str
         The ``pyspark_*`` modules that Spark finds, and those of them that have a data source.
     errors : Mapping[str, str]
@@ -40,6 +40,7 @@ class PythonFacts:
     package_file: str = ""
     pyspark_file: str = ""
     decoder: bool = False
+    encoder: bool = False
     listed: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
     errors: Mapping[str, str] = field(default_factory=dict)
