@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +279,39 @@ def test_it_runs_as_a_command(
     assert row.split()[1] == "Ongoing"
     assert done[1].stdout.startswith("1 partition, 1 held back by 1 record\n")
     assert done[2].stdout.startswith(f"aborted the transaction of '{transactional_id}', open for ")
+
+
+def test_transactions_of_several_coordinators(
+    kafka3: LocalKafka, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each broker is asked for its own, and each leader for its partitions."""
+    kafka3.create_topic(topic_name, partitions=3, replication_factor=3)
+    names = [f"{topic_name}-{n}" for n in range(6)]
+
+    def run(*words: str) -> Any:
+        where = ("--bootstrap-servers", kafka3.bootstrap_servers, "--json", "--timeout", "30")
+        assert command.main([*words, *where]) == command.DONE
+        return json.loads(capsys.readouterr().out)
+
+    with ExitStack() as stack:
+        for name in names:
+            producer = KafkaProducer(
+                bootstrap_servers=kafka3.bootstrap_servers, transactional_id=name
+            )
+            stack.callback(producer.close, timeout=1)
+            producer.init_transactions()
+            producer.begin_transaction()
+            for partition in range(3):
+                producer.send(topic_name, b"x", partition=partition)
+            producer.flush()
+        listed = {t["transactional_id"]: t for t in run("list")["transactions"]}
+        assert listed.keys() >= set(names)
+        assert len({listed[name]["coordinator"] for name in names}) > 1
+        assert sum(listed[name]["holds_back"] for name in names) == 3 * (6 + 5 + 4 + 3 + 2 + 1)
+        for partition in run("describe", "--topic", topic_name)["partitions"]:
+            owners = [of["transaction"]["transactional_id"] for of in partition["open"]]
+            assert owners == names
+        for name in names:
+            assert run("abort", "--transactional-id", name, "--yes")["aborted"]
+        partitions = run("describe", "--topic", topic_name)["partitions"]
+        assert [p["held_back"] for p in partitions] == [0, 0, 0]

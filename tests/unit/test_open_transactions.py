@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -422,6 +423,66 @@ def test_a_new_epoch_is_asked_for_until_the_markers_are_written(
     monkeypatch.setattr(requests, "take_over", take_over)
     assert look().take_over(LATER) == (7, 5)
     assert timeouts == [60_000] * 3, "no more than brokers allow"
+
+
+def answers_of(
+    monkeypatch: pytest.MonkeyPatch, answers: Mapping[int, Any], newest: int = 1
+) -> dict[int, Any]:
+    """Have brokers answer so; returns the requests that they will have got."""
+    asked: dict[int, Any] = {}
+
+    def ask(admin: Any, sent: Mapping[int, Any]) -> dict[int, Any]:
+        asked.update(sent)
+        return {broker: answers[broker] for broker in sent}
+
+    brokers = [SimpleNamespace(node_id=broker) for broker in answers]
+    versions = {requests.ListTransactionsRequest.API_KEY: (0, newest)}
+    monkeypatch.setattr(requests, "_ask", ask)
+    monkeypatch.setattr(requests, "known_brokers", lambda admin: brokers)
+    monkeypatch.setattr(requests, "offered_versions", lambda admin: versions)
+    return asked
+
+
+def listed(*names: str, error_code: int = 0) -> Any:
+    states = [
+        SimpleNamespace(transactional_id=name, producer_id=7, transaction_state="Ongoing")
+        for name in names
+    ]
+    return SimpleNamespace(error_code=error_code, transaction_states=states)
+
+
+def test_a_broker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = kafka_errors.KafkaConnectionError("away")
+    answers_of(monkeypatch, {1: listed("a"), 2: away, 3: listed("b")})
+    found, silent = requests.list_transactions(None)  # type: ignore[arg-type]
+    assert [(t.transactional_id, t.coordinator) for t in found] == [("a", 1), ("b", 3)]
+    assert list(silent) == [2]
+
+
+@pytest.mark.parametrize(
+    ("answers", "raised"),
+    [
+        ((kafka_errors.KafkaConnectionError("away"),) * 2, kafka_errors.KafkaConnectionError),
+        ((listed("a"), listed(error_code=14)), kafka_errors.CoordinatorLoadInProgressError),
+        ((listed("a"), kafka_errors.TopicAuthorizationFailedError()), kafka_errors.KafkaError),
+    ],
+)
+def test_an_answer_that_is_no_list_is_an_error(
+    answers: Any, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers_of(monkeypatch, dict(enumerate(answers)))
+    with pytest.raises(raised):
+        requests.list_transactions(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("newest", "duration_ms"), [(0, -1), (1, 2_500)])
+def test_brokers_filter_by_duration_where_they_can(
+    newest: int, duration_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = answers_of(monkeypatch, {1: listed("a")}, newest)
+    requests.list_transactions(None, ("Ongoing",), (7,), 2.5)  # type: ignore[arg-type]
+    assert asked[1].duration_filter == duration_ms
+    assert (asked[1].state_filters, asked[1].producer_id_filters) == (["Ongoing"], [7])
 
 
 # What is aborted
