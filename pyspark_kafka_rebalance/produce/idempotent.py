@@ -1,0 +1,294 @@
+"""Idempotent writing without transactions: events in, requests out. Pure.
+
+As `transaction`, but for batches alone. Each batch is written once, in order within its partition,
+or reported as given up. A leader recognizes a repetition by producer id, epoch and sequence number,
+and refuses what is out of order.
+
+Each partition has an identity of its own, since nobody but its leader compares them: when its
+sequence is broken, its next epoch begins (KIP-360), with sequence numbers from 0, and no other
+partition is concerned. That is so when
+
+- the leader has lost what it knew, or part of its log (OUT_OF_ORDER_SEQUENCE_NUMBER or
+  UNKNOWN_PRODUCER_ID for the first batch that is not acknowledged);
+- a batch was given up that has a sequence number: those behind it would not be taken.
+
+The new epoch begins when no request of the partition is under way. What is not acknowledged is
+sent again under it. A late copy of the old epoch is refused, once the leader has seen the new one.
+So the first batch of an epoch is alone under way.
+
+When the epochs of an id are used up, the partition goes on with another producer id. A batch that
+may still arrive under the old one is given up then, with TIMED_OUT: to send it again could write it
+twice.
+
+Invariants:
+ 1. Of a partition, at most five batches are under way; of a new epoch first one.
+ 2. The sequence numbers of an epoch have no gap, and are given in the order of the batches.
+ 3. No two batches of a partition have the same epoch and sequence number, but copies of one.
+ 4. A batch is either delivered or failed, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from typing import Any
+
+from kafka.structs import TopicPartition
+
+from .requests import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    Answer,
+    InitProducerId,
+    Produce,
+    Request,
+    Versions,
+)
+from .transaction_errors import Errors, Verdict, verdict_of
+from .transaction_step import Identity, Step
+
+_MAX_IN_FLIGHT = 5
+_LAST_EPOCH = 32_767
+_SEQUENCES = 2**31
+
+#: The leader does not have what came before: the partition begins its next epoch.
+_BROKEN = (
+    Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Errors.UNKNOWN_PRODUCER_ID,
+    Errors.INVALID_PRODUCER_EPOCH,
+    Errors.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+@dataclass
+class _Batch:
+    number: int
+    record_count: int
+    base_sequence: int | None = None  # when it is first sent under the present epoch
+    request: int | None = None  # the copy that is under way
+    unanswered: bool = False  # whether another copy may still arrive
+    attempts: int = 0
+
+
+@dataclass
+class _Partition:
+    """A partition, and its batches that are not acknowledged, in order."""
+
+    identity: Identity = field(default_factory=Identity)
+    next_sequence: int = 0
+    #: Whether the leader has acknowledged a batch of this epoch.
+    settled: bool = True
+    #: Whether the next epoch is to begin, once nothing is under way.
+    broken: bool = False
+    batches: deque[_Batch] = field(default_factory=deque)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(batch.request is not None for batch in self.batches)
+
+    def begin_epoch(self, identity: Identity) -> None:
+        """Number what is not acknowledged again, from 0."""
+        self.identity, self.next_sequence = identity, 0
+        self.broken, self.settled = False, False
+        for batch in self.batches:
+            batch.base_sequence = None
+
+
+class IdempotentMachine:
+    """A producer's side of idempotent writing.
+
+    Parameters
+    ----------
+    versions : Versions
+        The versions of the requests.
+    """
+
+    def __init__(self, versions: Versions) -> None:
+        self._versions = versions
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._outstanding: dict[int, Request] = {}
+        self._numbers = count(1)
+        self._batches = count(1)
+        self._touched: dict[TopicPartition, None] = {}
+        self._identity = Identity()  # of partitions that begin
+        self._asks = False
+        self._attempts = 0
+        self._refused = 0  # why there is no producer id
+        # Of the current event.
+        self._delivered: list[int] = []
+        self._failed: list[tuple[int, int]] = []
+
+    @property
+    def outstanding(self) -> Mapping[int, Request]:
+        """The requests without an answer, by number."""
+        return self._outstanding
+
+    @property
+    def open_transaction(self) -> None:
+        """There is none."""
+        return
+
+    @property
+    def aborting(self) -> bool:
+        """There is nothing to abort."""
+        return False
+
+    # Events.
+
+    def add_records(self, transaction: Any, partition: TopicPartition, record_count: int) -> Step:
+        """Add a batch of records; its Produce comes when it is its turn."""
+        assert transaction is None
+        batch = _Batch(next(self._batches), record_count)
+        self._partitions.setdefault(partition, _Partition()).batches.append(batch)
+        self._touched[partition] = None
+        return replace(self._step(), batch=batch.number)
+
+    def answered(self, number: int, answer: Answer) -> Step:
+        """A broker answered request ``number``, unless it was given up before."""
+        request = self._outstanding.pop(number, None)
+        if isinstance(request, Produce):
+            self._records_answered(request, answer)
+        elif isinstance(request, InitProducerId):
+            self._identity_answered(answer)
+        return self._step()
+
+    def unanswered(self, number: int, *, sent: bool = True) -> Step:
+        """There will be no answer; see `TransactionMachine.unanswered`."""
+        request = self._outstanding.pop(number, None)
+        if isinstance(request, Produce):
+            batch = self._returned(request)
+            if batch is not None:
+                batch.unanswered |= sent
+                batch.attempts += 1
+        elif isinstance(request, InitProducerId):
+            self._asks = False
+            self._attempts += 1
+        return self._step()
+
+    def expire(self, batch: int) -> Step:
+        """Give a batch up that has waited for too long. Its leader may have it all the same."""
+        for name, partition in self._partitions.items():
+            for each in partition.batches:
+                if each.number == batch:
+                    self._give_up(name, each, Errors.REQUEST_TIMED_OUT)
+                    return self._step()
+        return self._step()
+
+    # What an answer changes.
+
+    def _identity_answered(self, answer: Answer) -> None:
+        self._asks = False
+        verdict = verdict_of(InitProducerId, answer.error)
+        if verdict is Verdict.DONE:
+            self._identity = Identity(answer.producer_id, answer.producer_epoch)
+            self._attempts = 0
+        elif verdict <= Verdict.RETRY_ELSEWHERE:
+            self._attempts += 1
+        else:
+            self._refused = answer.error
+        self._touched.update(dict.fromkeys(self._partitions))
+
+    def _records_answered(self, request: Produce, answer: Answer) -> None:
+        batch = self._returned(request)
+        if batch is None:
+            return
+        partition = self._partitions[request.partition]
+        verdict = verdict_of(Produce, answer.error)
+        if verdict is Verdict.DONE:
+            partition.batches.remove(batch)
+            partition.settled = True
+            self._delivered.append(batch.number)
+            return
+        batch.attempts += 1
+        if answer.error in _BROKEN:
+            # Behind a batch that is not there, it is only early.
+            partition.broken |= partition.batches[0] is batch
+        elif verdict > Verdict.RETRY_ELSEWHERE:
+            self._give_up(request.partition, batch, answer.error)
+
+    def _returned(self, request: Produce) -> _Batch | None:
+        """The batch of a copy that is not under way any more; None if it was given up."""
+        self._touched[request.partition] = None
+        for batch in self._partitions[request.partition].batches:
+            if batch.request == request.number:
+                batch.request = None
+                return batch
+        return None
+
+    def _give_up(self, name: TopicPartition, batch: _Batch, error: int) -> None:
+        """Report a batch as failed; what follows it needs other sequence numbers."""
+        partition = self._partitions[name]
+        partition.batches.remove(batch)
+        partition.broken |= batch.base_sequence is not None
+        self._failed.append((batch.number, error))
+        self._touched[name] = None
+
+    # What is to be sent now.
+
+    def _step(self) -> Step:
+        requests = list(self._due())
+        self._outstanding.update((request.number, request) for request in requests)
+        step = Step(tuple(requests), None, tuple(self._delivered), failed=tuple(self._failed))
+        self._delivered, self._failed = [], []
+        return step
+
+    def _due(self) -> Iterator[Request]:
+        touched = list(self._touched)
+        self._touched.clear()
+        for name in touched:
+            partition = self._partitions[name]
+            if partition.broken and not self._is_under_way(name, partition):
+                self._begin_next_epoch(name, partition)
+            if partition.identity.producer_id < 0:
+                self._begin_first_epoch(name, partition)
+            if partition.identity.producer_id >= 0 and not partition.broken:
+                yield from self._records_due(name, partition)
+        waits = any(p.batches and p.identity.producer_id < 0 for p in self._partitions.values())
+        if waits and self._identity.producer_id < 0 and not self._asks and not self._refused:
+            self._asks = True
+            head = (next(self._numbers), self._versions.init_producer_id, self._attempts)
+            nobody = (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+            yield InitProducerId(*head, None, None, None, 2**31 - 1, *nobody)
+
+    def _is_under_way(self, name: TopicPartition, partition: _Partition) -> bool:
+        """Whether a copy has no answer yet, those of batches that were given up included."""
+        return partition.is_busy or any(
+            isinstance(each, Produce) and each.partition == name
+            for each in self._outstanding.values()
+        )
+
+    def _begin_next_epoch(self, name: TopicPartition, partition: _Partition) -> None:
+        producer_id, epoch = partition.identity.producer_id, partition.identity.producer_epoch
+        if epoch < _LAST_EPOCH:
+            partition.begin_epoch(Identity(producer_id, epoch + 1))
+            return
+        for batch in [batch for batch in partition.batches if batch.unanswered]:
+            self._give_up(name, batch, Errors.REQUEST_TIMED_OUT)
+        if self._identity.producer_id == producer_id:
+            self._identity = Identity()
+        partition.begin_epoch(Identity())
+
+    def _begin_first_epoch(self, name: TopicPartition, partition: _Partition) -> None:
+        if self._refused:
+            for batch in list(partition.batches):
+                self._give_up(name, batch, self._refused)
+        elif self._identity.producer_id >= 0:
+            partition.begin_epoch(self._identity)
+
+    def _records_due(self, name: TopicPartition, partition: _Partition) -> Iterator[Produce]:
+        most = _MAX_IN_FLIGHT if partition.settled else 1
+        for batch in list(islice(partition.batches, most)):
+            if batch.request is None:
+                yield self._produce(name, partition, batch)
+
+    def _produce(self, name: TopicPartition, partition: _Partition, batch: _Batch) -> Produce:
+        if batch.base_sequence is None:
+            batch.base_sequence = partition.next_sequence
+            partition.next_sequence = (batch.base_sequence + batch.record_count) % _SEQUENCES
+        number = batch.request = next(self._numbers)
+        head = (number, self._versions.produce, batch.attempts, None, None)
+        identity = (None, partition.identity.producer_id, partition.identity.producer_epoch)
+        records = (batch.number, batch.base_sequence, batch.record_count)
+        return Produce(*head, *identity, name, *records)
