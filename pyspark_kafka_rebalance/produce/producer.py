@@ -477,6 +477,7 @@ class Transaction:
     def __init__(self, producer: Producer, handle: int) -> None:
         self._producer = producer
         self.handle = handle
+        self._is_told = False  # whether a call has reported the outcome
 
     def send(
         self,
@@ -543,7 +544,11 @@ class Transaction:
         kafka.errors.KafkaTimeoutError
             The outcome is not known after ``timeout_ms``; call again to wait for longer.
         """
-        self._producer._commit(self.handle, timeout_ms)
+        self._check_untold()
+        try:
+            self._producer._commit(self.handle, timeout_ms)
+        finally:
+            self._is_told = self._has_ended
 
     def abort(
         self, cause: str = "the application aborted it", timeout_ms: float | None = None
@@ -557,7 +562,19 @@ class Transaction:
         kafka.errors.KafkaTimeoutError
             It is not aborted after ``timeout_ms``; it will be, in the background.
         """
-        self._producer._abort(self.handle, cause, timeout_ms)
+        self._check_untold()
+        try:
+            self._producer._abort(self.handle, cause, timeout_ms)
+        finally:
+            self._is_told = self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._producer._machine().transaction != self.handle
+
+    def _check_untold(self) -> None:
+        if self._is_told:
+            raise TransactionAbortedError(f"transaction {self.handle} has ended", {})
 
     @property
     def outcome(self) -> Outcome | None:
