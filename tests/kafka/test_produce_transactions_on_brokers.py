@@ -264,6 +264,7 @@ def test_a_copy_arrives_after_the_abort(
             lost.abort(timeout_ms=PATIENCE_MS)
             sending.join(PATIENCE_S)
         else:
+            lost.flush(PATIENCE_MS)
             lost.abort(timeout_ms=PATIENCE_MS)
             assert delayed.is_sent.is_set()
         second = producer.transaction()
@@ -323,6 +324,7 @@ def test_init_producer_id_is_answered_late_and_repeated(
         assert delayed.is_sent.is_set()
         with producer.transaction() as one:
             one.send(rows, b"a", partition=0)
+        time.sleep(1)  # else the coordinator may refuse it, since the commit is not complete
         delayed.arrive()
         lost = producer.transaction()
         with pytest.raises(TransactionAbortedError):
