@@ -12,13 +12,17 @@ partition is concerned. That is so when
   UNKNOWN_PRODUCER_ID for the first batch that is not acknowledged);
 - a batch was given up that has a sequence number: those behind it would not be taken.
 
-The new epoch begins when no request of the partition is under way. What is not acknowledged is
-sent again under it. A late copy of the old epoch is refused, once the leader has seen the new one.
-So the first batch of an epoch is alone under way.
+What lies before that gap is delivered under the old epoch first. What lies behind is not sent until
+then, and is numbered again under the next epoch, which begins when no request of the partition is
+under way. A late copy of the old epoch is refused, once the leader has seen the new one. So the
+first batch of an epoch is alone under way.
 
-When the epochs of an id are used up, the partition goes on with another producer id. A batch that
-may still arrive under the old one is given up then, with TIMED_OUT: to send it again could write it
-twice.
+A batch that was given up may still arrive, if a copy of it has no answer, and after it late copies
+of those behind it. So those are given up with it, with REQUEST_TIMED_OUT: to send them again could
+write them twice. (Java's client fails them, too.)
+
+When the epochs of an id are used up, the partition goes on with another producer id, and what may
+still arrive under the old one is given up likewise.
 
 Invariants:
  1. Of a partition, at most five batches are under way; of a new epoch first one.
@@ -80,20 +84,28 @@ class _Partition:
     next_sequence: int = 0
     #: Whether the leader has acknowledged a batch of this epoch.
     settled: bool = True
-    #: Whether the next epoch is to begin, once nothing is under way.
-    broken: bool = False
+    #: The number of the first batch that cannot be delivered under this epoch.
+    gap: int | None = None
+    #: Whether what was given up there may still arrive.
+    gap_may_close: bool = False
     batches: deque[_Batch] = field(default_factory=deque)
 
-    @property
-    def is_busy(self) -> bool:
-        return any(batch.request is not None for batch in self.batches)
+    def breaks_at(self, batch: _Batch, may_close: bool = False) -> None:
+        """From this batch on, nothing can be delivered under this epoch."""
+        self.gap = batch.number if self.gap is None else min(self.gap, batch.number)
+        self.gap_may_close |= may_close
+
+    def before_gap(self) -> Iterator[_Batch]:
+        """What can be sent under this epoch, in order."""
+        return (batch for batch in self.batches if self.gap is None or batch.number < self.gap)
 
     def begin_epoch(self, identity: Identity) -> None:
         """Number what is not acknowledged again, from 0."""
         self.identity, self.next_sequence = identity, 0
-        self.broken, self.settled = False, False
+        self.gap, self.gap_may_close, self.settled = None, False, False
         for batch in self.batches:
             batch.base_sequence = None
+            batch.unanswered = False  # those copies are refused
 
 
 class IdempotentMachine:
@@ -204,7 +216,8 @@ class IdempotentMachine:
         batch.attempts += 1
         if answer.error in _BROKEN:
             # Behind a batch that is not there, it is only early.
-            partition.broken |= partition.batches[0] is batch
+            if partition.batches[0] is batch:
+                partition.breaks_at(batch)
         elif verdict > Verdict.RETRY_ELSEWHERE:
             self._give_up(request.partition, batch, answer.error)
 
@@ -221,7 +234,8 @@ class IdempotentMachine:
         """Report a batch as failed; what follows it needs other sequence numbers."""
         partition = self._partitions[name]
         partition.batches.remove(batch)
-        partition.broken |= batch.base_sequence is not None
+        if batch.base_sequence is not None:
+            partition.breaks_at(batch, batch.unanswered or batch.request is not None)
         self._failed.append((batch.number, error))
         self._touched[name] = None
 
@@ -239,11 +253,11 @@ class IdempotentMachine:
         self._touched.clear()
         for name in touched:
             partition = self._partitions[name]
-            if partition.broken and not self._is_under_way(name, partition):
+            if partition.gap is not None and not self._is_under_way(name, partition):
                 self._begin_next_epoch(name, partition)
             if partition.identity.producer_id < 0:
                 self._begin_first_epoch(name, partition)
-            if partition.identity.producer_id >= 0 and not partition.broken:
+            if partition.identity.producer_id >= 0:
                 yield from self._records_due(name, partition)
         waits = any(p.batches and p.identity.producer_id < 0 for p in self._partitions.values())
         if waits and self._identity.producer_id < 0 and not self._asks and not self._refused:
@@ -253,19 +267,21 @@ class IdempotentMachine:
             yield InitProducerId(*head, None, None, None, 2**31 - 1, *nobody)
 
     def _is_under_way(self, name: TopicPartition, partition: _Partition) -> bool:
-        """Whether a copy has no answer yet, those of batches that were given up included."""
-        return partition.is_busy or any(
+        """Whether the old epoch goes on: there is something to deliver, or to hear of."""
+        return any(partition.before_gap()) or any(
             isinstance(each, Produce) and each.partition == name
             for each in self._outstanding.values()
         )
 
     def _begin_next_epoch(self, name: TopicPartition, partition: _Partition) -> None:
         producer_id, epoch = partition.identity.producer_id, partition.identity.producer_epoch
-        if epoch < _LAST_EPOCH:
+        is_last = epoch >= _LAST_EPOCH
+        if partition.gap_may_close or is_last:
+            for batch in [batch for batch in partition.batches if batch.unanswered]:
+                self._give_up(name, batch, Errors.REQUEST_TIMED_OUT)
+        if not is_last:
             partition.begin_epoch(Identity(producer_id, epoch + 1))
             return
-        for batch in [batch for batch in partition.batches if batch.unanswered]:
-            self._give_up(name, batch, Errors.REQUEST_TIMED_OUT)
         if self._identity.producer_id == producer_id:
             self._identity = Identity()
         partition.begin_epoch(Identity())
@@ -279,7 +295,7 @@ class IdempotentMachine:
 
     def _records_due(self, name: TopicPartition, partition: _Partition) -> Iterator[Produce]:
         most = _MAX_IN_FLIGHT if partition.settled else 1
-        for batch in list(islice(partition.batches, most)):
+        for batch in list(islice(partition.before_gap(), most)):
             if batch.request is None:
                 yield self._produce(name, partition, batch)
 

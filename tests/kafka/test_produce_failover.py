@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from group_members import wait_until
-from kafka.structs import TopicPartition
 from producer_groups import read_committed
 from written import PATIENCE_MS, PATIENCE_S, producer_of
 
+from pyspark_kafka_rebalance import TransactionAbortedError
 from pyspark_kafka_rebalance.produce.producer import Producer
 from pyspark_kafka_rebalance.testing import LocalKafka
 
@@ -101,7 +101,7 @@ def test_transactions_while_brokers_restart(quorum: LocalKafka, rows: str) -> No
                 written.go_on_for(3)
     found = by_partition(quorum, rows)
     expected = list(range(written.committed * _Transactions.RECORDS))
-    assert found == {p: expected for p in range(PARTITIONS)}
+    assert found == dict.fromkeys(range(PARTITIONS), expected)
 
 
 class _Transactions:
@@ -134,8 +134,6 @@ class _Transactions:
             self.error = error
 
     def _write(self) -> None:
-        from pyspark_kafka_rebalance import TransactionAbortedError
-
         first = self.committed * self.RECORDS
         try:
             with self._producer.transaction() as one:

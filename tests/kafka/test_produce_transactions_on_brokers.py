@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -131,7 +132,7 @@ def test_the_newer_producer_fences_the_older(
     with producer_of(cluster, rows) as newer:
         with newer.transaction() as one:
             one.send(rows, b"newer", partition=0)
-        with pytest.raises(TransactionAbortedError):
+        with pytest.raises(TransactionAbortedError):  # noqa: PT012
             old.send(rows, b"zombie", partition=0)
             old.commit(PATIENCE_MS)
         with pytest.raises(TransactionAbortedError):
@@ -192,7 +193,7 @@ def test_the_group_fences_a_generation_that_is_past(
         zombie = producer.transaction()
         zombie.send(rows, b"never", partition=0)
         zombie.send_offsets(former, {where: Offset(5)})
-        with pytest.raises(TransactionAbortedError, match="UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
+        with pytest.raises(TransactionAbortedError, match=r"UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
             zombie.commit(PATIENCE_MS)
     with producer.transaction() as one:
         one.send(rows, b"whole", partition=0)
@@ -277,10 +278,8 @@ def test_a_copy_arrives_after_the_abort(
 
 
 def _flush_quietly(transaction: Transaction) -> None:
-    try:
+    with contextlib.suppress(TransactionAbortedError):
         transaction.flush(PATIENCE_MS)
-    except TransactionAbortedError:
-        pass
 
 
 @pytest.mark.parametrize("kind", OF_A_TRANSACTION["v1"])
@@ -327,7 +326,7 @@ def test_init_producer_id_is_answered_late_and_repeated(
         time.sleep(1)  # else the coordinator may refuse it, since the commit is not complete
         delayed.arrive()
         lost = producer.transaction()
-        with pytest.raises(TransactionAbortedError):
+        with pytest.raises(TransactionAbortedError):  # noqa: PT012
             lost.send(rows, b"never", partition=0)
             lost.commit(PATIENCE_MS)
         producer.initialize()

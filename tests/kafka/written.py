@@ -1,4 +1,4 @@
-"""What the tests of ``produce/`` on brokers share: brokers of both transaction versions, members."""
+"""What the tests of ``produce/`` on brokers share: producers, members, readers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,11 @@ def read_by_java(cluster: LocalKafka, topic: str, count: int) -> list[bytes]:
     """The values that Java's console consumer finds as a reader of what is committed."""
     (tools,) = single_jars([KAFKA_TOOLS])
     command = [
-        *(str(find_java().executable), "-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+        *(
+            str(find_java().executable),
+            "-Xmx256m",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        ),
         *("-cp", f"{tools}{os.pathsep}{broker_jars()}/*"),
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, "--from-beginning"),
