@@ -243,7 +243,6 @@ def test_what_may_arrive_behind_a_batch_that_was_given_up_is_given_up_too() -> N
     machine.answered(step.requests[0].number, Answer(base_offset=0))
     sent = [machine.add_records(None, ROWS, 2).requests[0].number for _ in range(2)]
     copies = [machine.unanswered(number).requests[0].number for number in sent]
-    machine.add_records(None, ROWS, 2)
     assert machine.expire(2).failed == ((2, Errors.REQUEST_TIMED_OUT),)
     machine.unanswered(copies[0], sent=False)
     step = machine.unanswered(copies[1], sent=False)
