@@ -46,14 +46,16 @@ class BrokerLink:
 
     Attributes
     ----------
+    lock : threading.Lock
     changed : threading.Condition
-        The lock; notified after each turn that changed something.
+        With that lock; notified after each turn.
     """
 
     def __init__(
         self, connections: ClusterConnections, delivery: Delivery, settings: ProducerSettings
     ) -> None:
-        self.changed = threading.Condition(threading.Lock())
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self._connections = connections
         self._delivery = delivery
         self._settings = settings

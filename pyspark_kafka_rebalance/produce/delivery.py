@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
@@ -136,11 +136,15 @@ class Delivery:
     ----------
     machine : TransactionMachine or IdempotentMachine
     settings : DeliverySettings
+    clock : callable
+        Seconds, by any steady clock.
 
     Attributes
     ----------
     topics : Topics
         What metadata says; the owner keeps it up to date.
+    open : dict of str to OpenBatches
+        The open batches, by topic.
     used : int
         Bytes of records that are open or on their way.
     closed, settled : int
@@ -150,11 +154,14 @@ class Delivery:
         The last transaction whose outcome is known.
     """
 
-    def __init__(self, machine: Machine, settings: DeliverySettings) -> None:
+    def __init__(
+        self, machine: Machine, settings: DeliverySettings, clock: Callable[[], float]
+    ) -> None:
         self.machine = machine
+        self._clock = clock
         self.topics = Topics()
         self._settings = settings
-        self._open: dict[str, OpenBatches] = {}
+        self.open: dict[str, OpenBatches] = {}
         self._awaited: dict[TopicPartition, list[_Awaited]] = {}
         self._on_their_way: dict[int, _OnItsWay] = {}
         self._unacknowledged: Counter[TopicPartition] = Counter()
@@ -165,21 +172,11 @@ class Delivery:
             settings.max_in_flight,
             settings.backoff,
         )
-        self._closed_bytes = 0
+        self.used = 0
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
         self._resolved: list[tuple[Future[RecordPosition], RecordPosition | Exception]] = []
-
-    @property
-    def used(self) -> int:
-        """Bytes of records that are open or on their way."""
-        return self._closed_bytes + sum(batches.size for batches in self._open.values())
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another record may come."""
-        return self.used < self._settings.buffer_memory
 
     @property
     def settled(self) -> int:
@@ -194,9 +191,9 @@ class Delivery:
         topic = self.topics.topic(name)
         if not topic.partitions:
             return None
-        batches = self._open.get(name)
+        batches = self.open.get(name)
         if batches is None:
-            batches = self._open[name] = OpenBatches(
+            batches = self.open[name] = OpenBatches(
                 name, topic.partitions, self._settings.encoder, topic.available
             )
         elif topic.partitions > batches.partitions:
@@ -205,61 +202,62 @@ class Delivery:
 
     def append(
         self,
-        transaction: int | None,
         batches: OpenBatches,
         partition: int,
         key: bytes | None,
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int,
-        now: float,
-        awaited: Future[RecordPosition] | None = None,
     ) -> bool:
         """Append a record; return whether the owner has something to do for it.
 
         Errors are those of `OpenBatches.append`, and TransactionAbortedError.
         """
-        closed = batches.append(partition, key, value, headers, timestamp_ms)
-        first = batches.opened_at is None
-        if first:
-            batches.opened_at = now
-        if closed:
-            self._add(transaction, batches.topic, closed, now)
-        if awaited is not None:
-            where = TopicPartition(batches.topic, partition)
-            number = batches.record_count_of[partition] - 1
-            self._awaited.setdefault(where, []).append((number, awaited))
-        return first or bool(closed)
+        before = batches.size
+        try:
+            batches.append(partition, key, value, headers, timestamp_ms)
+        finally:
+            self.used += batches.size - before
+            is_news = bool(batches.closed)
+            if is_news:
+                self._add(batches, self._clock())
+        if batches.opened_at is None:
+            batches.opened_at = self._clock()
+            return True
+        return is_news
+
+    def await_last(self, batches: OpenBatches, partition: int) -> Future[RecordPosition]:
+        """A future of the position of the record that was appended last."""
+        where = TopicPartition(batches.topic, partition)
+        awaited: Future[RecordPosition] = Future()
+        self._awaited.setdefault(where, []).append((batches.last_in(partition), awaited))
+        return awaited
 
     def append_rows(
-        self,
-        transaction: int | None,
-        batches: OpenBatches,
-        data: pa.RecordBatch | pa.Table,
-        timestamp_ms: int | None,
-        now: float,
-    ) -> bool:
-        """Append rows; return whether the owner has something to do for them."""
-        closed = batches.add(data, timestamp_ms)
-        first = batches.opened_at is None
-        if first:
+        self, batches: OpenBatches, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
+    ) -> None:
+        """Append rows. Errors are those of the encoder, and TransactionAbortedError."""
+        before = batches.size
+        now = self._clock()
+        try:
+            batches.add(data, timestamp_ms)
+        finally:
+            self.used += batches.size - before
+            self._add(batches, now)
+        if batches.opened_at is None:
             batches.opened_at = now
-        self._add(transaction, batches.topic, closed, now)
-        return first or bool(closed)
 
-    def close_open(self, now: float) -> int:
+    def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
-        transaction = self.machine.open_transaction
-        for batches in self._open.values():
-            self._add(transaction, batches.topic, batches.close(), now)
+        for batches in self.open.values():
+            self._close(batches, self._clock())
         return self.closed
 
     def close_lingering(self, now: float) -> None:
         """Close what has been open for long enough, unless its partition is busy anyway."""
         if self.machine.aborting:
             self.drop_open()
-        transaction = self.machine.open_transaction
-        for batches in self._open.values():
+        for batches in self.open.values():
             if batches.opened_at is None or now < batches.opened_at + self._settings.linger_s:
                 continue
             busy = {
@@ -267,30 +265,38 @@ class Delivery:
                 for partition in batches.open_in()
                 if self._unacknowledged[TopicPartition(batches.topic, partition)] >= MAX_IN_FLIGHT
             }
-            self._add(transaction, batches.topic, batches.close(but=busy), now)
+            self._close(batches, now, busy)
+
+    def _close(self, batches: OpenBatches, now: float, but: Container[int] = ()) -> None:
+        before = batches.size
+        batches.close(but)
+        self.used += batches.size - before
+        self._add(batches, now)
 
     def take_metadata(self, metadata: Any) -> None:
         """Take a MetadataResponse."""
         self.topics.apply(metadata)
-        for name in self._open:
+        for name in list(self.open):
             self.open_topic(name)
 
     def drop_open(self) -> None:
         """Forget the open batches: their transaction is aborted."""
-        for batches in self._open.values():
+        for batches in self.open.values():
+            self.used -= batches.size
             batches.drop()
         error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
         self._awaited.clear()
 
-    def _add(
-        self, transaction: int | None, topic: str, closed: Iterable[EncodedBatch], now: float
-    ) -> None:
-        for encoded in closed:
-            where = TopicPartition(topic, encoded.partition)
+    def _add(self, batches: OpenBatches, now: float) -> None:
+        """Give the machine what is closed."""
+        for encoded in batches.take():
+            where = TopicPartition(batches.topic, encoded.partition)
             try:
-                step = self.machine.add_records(transaction, where, encoded.records)
+                step = self.machine.add_records(
+                    self.machine.open_transaction, where, encoded.records
+                )
             except TransactionAbortedError:
                 self.drop_open()
                 raise
@@ -302,7 +308,7 @@ class Delivery:
                 now + self._settings.timeout_s,
                 self._awaited.pop(where, []),
             )
-            self._closed_bytes += len(encoded.data)
+            self.used += len(encoded.data)
             self._unacknowledged[where] += 1
             self.apply(step, now)
 
@@ -346,8 +352,10 @@ class Delivery:
         elif verdict is Verdict.DONE and (batch := self._on_their_way.get(request.batch)):
             batch.awaited[:] = self._resolve(batch, answer.base_offset)
 
-    def apply(self, step: Step, now: float) -> None:
+    def apply(self, step: Step, now: float | None = None) -> None:
         """Carry out what an event of the machine leads to."""
+        if now is None:
+            now = self._clock()
         self._carry_out(step, now)
         if self.machine.aborting:
             for request in self._outbox.recall():
@@ -377,7 +385,7 @@ class Delivery:
         batch = self._on_their_way.pop(number, None)
         if batch is None:
             return
-        self._closed_bytes -= len(batch.encoded.data)
+        self.used -= len(batch.encoded.data)
         self._unacknowledged[batch.partition] -= 1
         if error is not None and not isinstance(error, TransactionAbortedError):
             self._failures.append(error)
@@ -407,7 +415,7 @@ class Delivery:
     def wake_at(self, now: float) -> float | None:
         """When there may be something to do without another event."""
         linger_s = self._settings.linger_s
-        opened = [each.opened_at for each in self._open.values() if each.opened_at is not None]
+        opened = [each.opened_at for each in self.open.values() if each.opened_at is not None]
         times = [at + linger_s for at in opened if at + linger_s > now]
         times += [each.deadline for each in islice(self._on_their_way.values(), 1)]
         if (at := self._outbox.wake_at()) is not None:

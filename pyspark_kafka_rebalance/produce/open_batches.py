@@ -43,9 +43,11 @@ class OpenBatches:
     Attributes
     ----------
     size : int
-        Bytes, before compression.
+        Bytes in open batches, before compression.
     opened_at : float or None
         When the oldest of them got its first record, by the caller's clock.
+    closed : list of EncodedBatch
+        Those that are closed, in the order of each partition's records; the caller takes them.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class OpenBatches:
         self._sizes: dict[int, int] = {}
         self._sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
+        self._arrow_bytes = 0
         self.size = 0
         self.opened_at: float | None = None
+        self.closed: list[EncodedBatch] = []
 
     def grow(self, partitions: int, available: list[int]) -> None:
         """Take over that the topic has more partitions."""
@@ -81,8 +85,8 @@ class OpenBatches:
         value: bytes | None,
         headers: Headers,
         timestamp_ms: int,
-    ) -> list[EncodedBatch]:
-        """Append a record, and return the batches that had to be closed for it.
+    ) -> None:
+        """Append a record.
 
         Raises
         ------
@@ -91,73 +95,73 @@ class OpenBatches:
         TypeError
             Key, value or a header is not bytes.
         """
-        closed = self._close_arrow() if self._arrow is not None and self._arrow.open_bytes else []
+        if self._arrow_bytes:
+            self._close_arrow()
         builder = self._builders.get(partition)
         if builder is None:
-            builder = self._builders[partition] = BatchBuilder(
-                self.topic, partition, self._settings
-            )
+            builder = self._new_builder(partition)
         size = builder.append(key, value, headers, timestamp_ms)
         if not size:
-            closed.append(self._close(partition))
+            self._close(partition)
             size = builder.append(key, value, headers, timestamp_ms)
-        self.size += size - self._sizes.get(partition, 0)
-        self._sizes[partition] = size
-        return closed
+        sizes = self._sizes
+        self.size += size - sizes.get(partition, 0)
+        sizes[partition] = size
 
-    def add(self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None) -> list[EncodedBatch]:
-        """Append rows, and return the batches that are full now. Errors are those of the encoder.
-
-        Returns
-        -------
-        list of EncodedBatch
-            In the order of each partition's records.
-        """
+    def add(self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None) -> None:
+        """Append rows; errors are those of the encoder."""
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self._sticky)
-        before = self._close_builders() if self._sizes else []
-        try:
-            full = self._arrow.add(data, timestamp_ms)
-        finally:
-            self._measure()
-        return before + full
+        if self._sizes:
+            self._close_builders()
+        self.closed += self._arrow.add(data, timestamp_ms)
+        self._arrow_is(self._arrow.open_bytes)
 
     def open_in(self) -> list[int]:
         """The partitions with an open batch of single records."""
         return list(self._sizes)
 
-    @property
-    def record_count_of(self) -> dict[int, int]:
-        """How many single records each open batch has."""
-        return {partition: len(self._builders[partition]) for partition in self._sizes}
+    def last_in(self, partition: int) -> int:
+        """The number of the last record in its open batch, from 0."""
+        return len(self._builders[partition]) - 1
 
-    def close(self, but: Container[int] = ()) -> list[EncodedBatch]:
+    def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
-        closed = self._close_builders(but)
-        if self._arrow is not None and self._arrow.open_bytes:
-            closed += self._close_arrow()
+        self._close_builders(but)
+        if self._arrow_bytes:
+            self._close_arrow()
         if not self._sizes:
             self.opened_at = None
-        return closed
+
+    def take(self) -> list[EncodedBatch]:
+        """What is closed."""
+        taken, self.closed = self.closed, []
+        return taken
 
     def drop(self) -> None:
-        """Forget what is open: its transaction is aborted."""
+        """Forget everything: its transaction is aborted."""
         self.close()
+        self.closed.clear()
 
-    def _close_builders(self, but: Container[int] = ()) -> list[EncodedBatch]:
-        return [self._close(partition) for partition in list(self._sizes) if partition not in but]
+    def _new_builder(self, partition: int) -> BatchBuilder:
+        builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
+        return builder
 
-    def _close(self, partition: int) -> EncodedBatch:
+    def _close_builders(self, but: Container[int] = ()) -> None:
+        for partition in list(self._sizes):
+            if partition not in but:
+                self._close(partition)
+
+    def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)
         self._sticky.closed(partition)
-        return self._builders[partition].close()
+        self.closed.append(self._builders[partition].close())
 
-    def _close_arrow(self) -> list[EncodedBatch]:
+    def _close_arrow(self) -> None:
         assert self._arrow is not None
-        closed = self._arrow.flush()
-        self._measure()
-        return closed
+        self.closed += self._arrow.flush()
+        self._arrow_is(0)
 
-    def _measure(self) -> None:
-        assert self._arrow is not None
-        self.size = sum(self._sizes.values()) + self._arrow.open_bytes
+    def _arrow_is(self, size: int) -> None:
+        self.size += size - self._arrow_bytes
+        self._arrow_bytes = size

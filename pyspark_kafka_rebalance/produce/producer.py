@@ -47,6 +47,9 @@ __all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction
 
 log = logging.getLogger(__name__)
 
+#: Rows are encoded in pieces of this size, so that the first are sent while the next are encoded.
+_MOST_ROWS_BYTES = 8 * 1024 * 1024
+
 
 class Producer:
     """Writes to Kafka. Thread-safe.
@@ -98,8 +101,10 @@ class Producer:
             machine = self._transactions = TransactionMachine(
                 transactional_id, settings.transaction_timeout_ms, versions
             )
-        self._delivery = Delivery(machine, settings.delivery)
+        self._delivery = Delivery(machine, settings.delivery, time.monotonic)
+        self._most = settings.delivery.buffer_memory
         self._link = BrokerLink(connections, self._delivery, settings)
+        self._lock = self._link.lock
         self._closed = False
 
     # Records.
@@ -141,6 +146,7 @@ class Producer:
         ValueError
             The topic has no such partition.
         """
+        self._refuse_outside_of_transactions()
         return self._send(None, topic, value, key, headers, partition, timestamp_ms, future)
 
     def send_batch(
@@ -164,12 +170,13 @@ class Producer:
         kafka.errors.KafkaTimeoutError
             As `send`.
         """
+        self._refuse_outside_of_transactions()
         self._send_batch(None, topic, data, timestamp_ms)
 
     def partitions_for(self, topic: str) -> int:
         """Return how many partitions a topic has. Waits and raises as `send`."""
-        with self._link.changed:
-            return self._opened(topic).partitions
+        with self._lock:
+            return self._opened(topic, self._delivery.machine.open_transaction).partitions
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records sent so far are acknowledged, or given up.
@@ -183,9 +190,9 @@ class Producer:
         TransactionAbortedError
             Their transaction cannot be committed any more.
         """
-        with self._link.changed:
+        with self._lock:
             delivery = self._delivery
-            last = delivery.close_open(time.monotonic())
+            last = delivery.close_open()
             self._link.wake()
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
             failures = delivery.take_failures()
@@ -210,9 +217,9 @@ class Producer:
             Not within ``timeout_ms`` (``max_block_ms`` by default).
         """
         machine = self._machine()
-        with self._link.changed:
+        with self._lock:
             if machine.standing is not Standing.READY:
-                self._delivery.apply(machine.initialize(), time.monotonic())
+                self._delivery.apply(machine.initialize())
                 self._link.wake()
             self._initialized(machine, timeout_ms)
 
@@ -233,7 +240,7 @@ class Producer:
         machine = self._machine()
         if machine.standing is Standing.NEW:
             self.initialize(timeout_ms)
-        with self._link.changed:
+        with self._lock:
             self._link.check()
             return Transaction(self, machine.begin())
 
@@ -285,25 +292,22 @@ class Producer:
             value = self._serialize_value(topic, headers, value)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
-        awaited: Future[RecordPosition] | None = Future() if future else None
         delivery = self._delivery
-        with self._link.changed:
-            self._check(transaction)
-            batches = self._opened(topic)
-            if not delivery.has_room:
-                self._make_room(transaction)
+        with self._lock:  # for each record: kept short
+            if delivery.machine.open_transaction != transaction or delivery.used >= self._most:
+                self._make_ready(transaction)
+            batches = delivery.open.get(topic)
+            if batches is None:
+                batches = self._opened(topic, transaction)
             if partition is None:
                 partition = batches.partition_for(key)
             elif not 0 <= partition < batches.partitions:
                 raise ValueError(
                     f"{topic} has no partition {partition}; it has {batches.partitions}"
                 )
-            now = time.monotonic()
-            if delivery.append(
-                transaction, batches, partition, key, value, headers, timestamp_ms, now, awaited
-            ):
+            if delivery.append(batches, partition, key, value, headers, timestamp_ms):
                 self._link.wake()
-        return awaited
+            return delivery.await_last(batches, partition) if future else None
 
     def _send_batch(
         self,
@@ -312,15 +316,12 @@ class Producer:
         data: pa.RecordBatch | pa.Table,
         timestamp_ms: int | None,
     ) -> None:
-        for rows in slices_of(data, self._settings.delivery.buffer_memory // 4):
-            with self._link.changed:
-                self._check(transaction)
-                batches = self._opened(topic)
-                if not self._delivery.has_room:
-                    self._make_room(transaction)
-                now = time.monotonic()
-                if self._delivery.append_rows(transaction, batches, rows, timestamp_ms, now):
-                    self._link.wake()
+        for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+            with self._lock:
+                self._make_ready(transaction)
+                batches = self._opened(topic, transaction)
+                self._delivery.append_rows(batches, rows, timestamp_ms)
+                self._link.wake()
 
     def _add_offsets(
         self,
@@ -330,19 +331,18 @@ class Producer:
         before: Mapping[TopicPartition, Offset] | None,
     ) -> None:
         machine = self._machine()
-        with self._link.changed:
+        with self._lock:
             self._check(transaction)
             step = machine.add_offsets(transaction, group, offsets, before)
-            self._delivery.apply(step, time.monotonic())
+            self._delivery.apply(step)
             self._link.wake()
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
-        with self._link.changed:
+        with self._lock:
             if machine.transaction == transaction and machine.open_transaction == transaction:
-                now = time.monotonic()
-                self._delivery.close_open(now)
-                self._delivery.apply(machine.commit(transaction), now)
+                self._delivery.close_open()
+                self._delivery.apply(machine.commit(transaction))
                 self._link.wake()
             ended = self._ended(transaction, timeout_ms)
         if ended.outcome is Outcome.NOT_KNOWABLE:
@@ -354,10 +354,10 @@ class Producer:
 
     def _abort(self, transaction: int, cause: str, timeout_ms: float | None) -> None:
         machine = self._machine()
-        with self._link.changed:
+        with self._lock:
             if machine.transaction == transaction:
                 self._delivery.drop_open()
-                self._delivery.apply(machine.abort(transaction, cause), time.monotonic())
+                self._delivery.apply(machine.abort(transaction, cause))
                 self._link.wake()
             self._ended(transaction, timeout_ms)
 
@@ -365,19 +365,27 @@ class Producer:
         ended = self._delivery.last_ended
         return ended if ended is not None and ended.transaction == transaction else None
 
-    # Of these, all but _finish and _machine are called with ``changed`` held.
+    # Of these, all but _finish and _machine are called with the lock held.
+
+    def _refuse_outside_of_transactions(self) -> None:
+        if self._transactions is not None:
+            raise RuntimeError("a producer with a transactional_id sends in transactions alone")
 
     def _machine(self) -> TransactionMachine:
         if self._transactions is None:
             raise RuntimeError("the producer has no transactional_id")
         return self._transactions
 
+    def _make_ready(self, transaction: int | None) -> None:
+        """Wait until a record may be sent, or raise why none may be."""
+        self._check(transaction)
+        if not self._delivery.has_room:
+            self._make_room(transaction)
+
     def _check(self, transaction: int | None) -> None:
         """Raise why no record may be sent now, if so."""
         self._link.check()
         if self._delivery.machine.open_transaction == transaction:
-            if transaction is None and self._transactions is not None:
-                raise RuntimeError("a producer with a transactional_id sends in transactions alone")
             return
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
@@ -386,13 +394,15 @@ class Producer:
             (ended and ended.cause) or f"transaction {transaction} has ended", {}
         )
 
-    def _opened(self, topic: str) -> OpenBatches:
+    def _opened(self, topic: str, transaction: int | None) -> OpenBatches:
+        """The open batches of a topic, as soon as metadata describes it."""
         batches = self._delivery.open_topic(topic)
         if batches is not None:
             return batches
         self._link.wake()
 
         def is_known() -> bool:
+            self._check(transaction)
             error = self._delivery.topics.topic(topic).error
             if error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION):
                 raise _topic_error(topic, error)
@@ -405,13 +415,12 @@ class Producer:
         return found
 
     def _make_room(self, transaction: int | None) -> None:
-        delivery = self._delivery
-        delivery.close_open(time.monotonic())
+        self._delivery.close_open()
         self._link.wake()
 
         def has_room() -> bool:
             self._check(transaction)
-            return delivery.has_room
+            return self._delivery.has_room
 
         self._wait(has_room, self._settings.max_block_s * 1000, "room in buffer_memory")
 
@@ -456,7 +465,7 @@ class Producer:
         if self._transactions is None:
             self.flush(timeout_ms)
             return
-        with self._link.changed:
+        with self._lock:
             handle = self._transactions.transaction
         if handle is None:
             return
