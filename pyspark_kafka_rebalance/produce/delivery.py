@@ -179,6 +179,11 @@ class Delivery:
         self._resolved: list[tuple[Future[RecordPosition], RecordPosition | Exception]] = []
 
     @property
+    def has_room(self) -> bool:
+        """Whether another record may come."""
+        return self.used < self._settings.buffer_memory
+
+    @property
     def settled(self) -> int:
         """All batches up to this number, counted from 1, are acknowledged or given up."""
         unsettled = (each.order for each in self._on_their_way.values())
