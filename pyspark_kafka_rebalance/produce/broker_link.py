@@ -25,7 +25,7 @@ from . import wire
 from .delivery import Delivery
 from .outbox import Parcel
 from .producer_settings import ProducerSettings
-from .requests import FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+from .requests import Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,7 @@ class BrokerLink:
 
     def _way_to(self, parcel: Parcel) -> int | str | None:
         """The connection: a coordinator's answers do not queue behind those to other requests."""
-        (request, *_) = parcel.requests
-        if isinstance(request, (Produce, OffsetFetch)) or parcel.node is None:
+        if parcel.node is None or isinstance(parcel.requests[0], (Produce, Fetch, OffsetFetch)):
             return parcel.node
         return self._lanes.get(parcel.node, parcel.node)
 

@@ -147,6 +147,8 @@ class Delivery:
         The open batches, by topic.
     used : int
         Bytes of records that are open or on their way.
+    accepts : int or None
+        The transaction that takes records; None outside of transactions.
     closed, settled : int
         How many batches were closed so far; all up to number ``settled`` are acknowledged or given
         up.
@@ -173,6 +175,7 @@ class Delivery:
             settings.backoff,
         )
         self.used = 0
+        self.accepts: int | None = None
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
@@ -366,7 +369,12 @@ class Delivery:
             for request in self._outbox.recall():
                 self._carry_out(self.machine.unanswered(request.number, sent=False), now)
 
+    def look_at_machine(self) -> None:
+        """Note which transaction takes records now; after each event of the machine."""
+        self.accepts = self.machine.open_transaction
+
     def _carry_out(self, step: Step, now: float) -> None:
+        self.look_at_machine()
         self._outbox.add(step.requests, now)
         for number in step.delivered:
             self._settle(number, None)

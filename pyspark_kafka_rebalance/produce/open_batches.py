@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.batch_builder import BatchBuilder
 from .encoder.encoded_batch import EncodedBatch
-from .encoder.partitioner import StickyPartition, partition_of_key
+from .encoder.partitioner import StickyPartition
 from .encoder.settings import EncoderSettings
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class OpenBatches:
     ----------
     size : int
         Bytes in open batches, before compression.
+    sticky : StickyPartition
+        Where records without a key go.
     opened_at : float or None
         When the oldest of them got its first record, by the caller's clock.
     closed : list of EncodedBatch
@@ -58,7 +60,7 @@ class OpenBatches:
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._sizes: dict[int, int] = {}
-        self._sticky = StickyPartition(partitions, available)
+        self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_bytes = 0
         self.size = 0
@@ -68,15 +70,9 @@ class OpenBatches:
     def grow(self, partitions: int, available: list[int]) -> None:
         """Take over that the topic has more partitions."""
         self.partitions = partitions
-        self._sticky.set_partitions(partitions, available)
+        self.sticky.set_partitions(partitions, available)
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)
-
-    def partition_for(self, key: bytes | None) -> int:
-        """The partition of a record that names none."""
-        if key is None:
-            return self._sticky.partition
-        return partition_of_key(key, self.partitions)
 
     def append(
         self,
@@ -111,7 +107,7 @@ class OpenBatches:
     def add(self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None) -> None:
         """Append rows; errors are those of the encoder."""
         if self._arrow is None:
-            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self._sticky)
+            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
         if self._sizes:
             self._close_builders()
         self.closed += self._arrow.add(data, timestamp_ms)
@@ -154,7 +150,7 @@ class OpenBatches:
 
     def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)
-        self._sticky.closed(partition)
+        self.sticky.closed(partition)
         self.closed.append(self._builders[partition].close())
 
     def _close_arrow(self) -> None:

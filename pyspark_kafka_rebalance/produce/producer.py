@@ -7,6 +7,7 @@ or when a future gets its result.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnection
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import Delivery, Machine, RecordPosition
+from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches, slices_of
 from .producer_settings import ProducerSettings
@@ -186,7 +188,7 @@ class Producer:
         kafka.errors.KafkaError
             Why the first of those that were given up since the last call was.
         kafka.errors.KafkaTimeoutError
-            Not within ``timeout_ms``.
+            Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
         TransactionAbortedError
             Their transaction cannot be committed any more.
         """
@@ -194,6 +196,8 @@ class Producer:
             delivery = self._delivery
             last = delivery.close_open()
             self._link.wake()
+            if timeout_ms is None:
+                timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
             failures = delivery.take_failures()
         if failures:
@@ -242,7 +246,9 @@ class Producer:
             self.initialize(timeout_ms)
         with self._lock:
             self._link.check()
-            return Transaction(self, machine.begin())
+            begun = Transaction(self, machine.begin())
+            self._delivery.look_at_machine()
+            return begun
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Send what waits, abort the open transaction, and close the connections; idempotent.
@@ -260,8 +266,6 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        if timeout_ms is None:
-            timeout_ms = self._settings.max_block_s * 1000
         try:
             self._finish(timeout_ms)
         finally:
@@ -294,13 +298,17 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         delivery = self._delivery
         with self._lock:  # for each record: kept short
-            if delivery.machine.open_transaction != transaction or delivery.used >= self._most:
+            if delivery.accepts != transaction or delivery.used >= self._most:
                 self._make_ready(transaction)
             batches = delivery.open.get(topic)
             if batches is None:
                 batches = self._opened(topic, transaction)
             if partition is None:
-                partition = batches.partition_for(key)
+                if key is None:
+                    sticky = batches.sticky
+                    partition = sticky.order[sticky.at]
+                else:
+                    partition = partition_of_key(key, batches.partitions)
             elif not 0 <= partition < batches.partitions:
                 raise ValueError(
                     f"{topic} has no partition {partition}; it has {batches.partitions}"
@@ -385,7 +393,7 @@ class Producer:
     def _check(self, transaction: int | None) -> None:
         """Raise why no record may be sent now, if so."""
         self._link.check()
-        if self._delivery.machine.open_transaction == transaction:
+        if self._delivery.accepts == transaction:
             return
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
@@ -409,7 +417,7 @@ class Producer:
             self._delivery.topics.stale = True
             return self._delivery.open_topic(topic) is not None
 
-        self._wait(is_known, self._settings.max_block_s * 1000, f"metadata of topic {topic}")
+        self._wait(is_known, None, f"metadata of topic {topic}")
         found = self._delivery.open_topic(topic)
         assert found is not None
         return found
@@ -422,11 +430,9 @@ class Producer:
             self._check(transaction)
             return self._delivery.has_room
 
-        self._wait(has_room, self._settings.max_block_s * 1000, "room in buffer_memory")
+        self._wait(has_room, None, "room in buffer_memory")
 
     def _initialized(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
-        if timeout_ms is None:
-            timeout_ms = self._settings.max_block_s * 1000
         self._wait(
             lambda: machine.standing is not Standing.READY or machine.identity.producer_id >= 0,
             timeout_ms,
@@ -459,9 +465,10 @@ class Producer:
         return ended
 
     def _wait(self, done: Callable[[], bool], timeout_ms: float | None, what: str) -> None:
-        self._link.wait(done, None if timeout_ms is None else timeout_ms / 1000, what)
+        timeout_s = self._settings.max_block_s if timeout_ms is None else timeout_ms / 1000
+        self._link.wait(done, timeout_s, what)
 
-    def _finish(self, timeout_ms: float) -> None:
+    def _finish(self, timeout_ms: float | None) -> None:
         if self._transactions is None:
             self.flush(timeout_ms)
             return
@@ -551,7 +558,8 @@ class Transaction:
         TransactionInDoubtError
             Nobody can tell any more whether it was.
         kafka.errors.KafkaTimeoutError
-            The outcome is not known after ``timeout_ms``; call again to wait for longer.
+            The outcome is not known after ``timeout_ms`` (``max_block_ms`` by default); call again
+            to wait for longer.
         """
         self._check_untold()
         try:
@@ -569,7 +577,8 @@ class Transaction:
         RuntimeError
             Its commit is under way.
         kafka.errors.KafkaTimeoutError
-            It is not aborted after ``timeout_ms``; it will be, in the background.
+            It is not aborted after ``timeout_ms`` (``max_block_ms`` by default); it will be, in
+            the background.
         """
         self._check_untold()
         try:
@@ -602,8 +611,9 @@ class Transaction:
     ) -> None:
         if error is None:
             self.commit()
-        elif self.outcome is None:
-            self.abort(f"{type(error).__name__}: {error}")
+        elif not self._has_ended:
+            with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
+                self.abort(f"{type(error).__name__}: {error}")
 
 
 def _topic_error(topic: str, code: int) -> KafkaRebalanceError:

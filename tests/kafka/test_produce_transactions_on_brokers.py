@@ -167,10 +167,10 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_next_goes_on(
 
 
 def test_offsets_are_committed_with_the_records(
-    cluster: LocalKafka, rows: str, group_id: str, producer: Producer
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
 ) -> None:
     where = TopicPartition(rows, 0)
-    with member_of(cluster, group_id, rows) as member:
+    with member_of(cluster, group_id, rows, protocol) as member:
         with producer.transaction() as one:
             one.send(rows, b"a")
             one.send_offsets(metadata_of(member), {where: Offset(7, "m")})
@@ -184,12 +184,12 @@ def test_offsets_are_committed_with_the_records(
 
 
 def test_the_group_fences_a_generation_that_is_past(
-    cluster: LocalKafka, rows: str, group_id: str, producer: Producer
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
 ) -> None:
     where = TopicPartition(rows, 0)
-    with member_of(cluster, group_id, rows) as member:
+    with member_of(cluster, group_id, rows, protocol) as member:
         former = metadata_of(member)
-    with member_of(cluster, group_id, rows):
+    with member_of(cluster, group_id, rows, protocol):
         zombie = producer.transaction()
         zombie.send(rows, b"never", partition=0)
         zombie.send_offsets(former, {where: Offset(5)})
@@ -199,6 +199,33 @@ def test_the_group_fences_a_generation_that_is_past(
         one.send(rows, b"whole", partition=0)
     assert read_committed(cluster, rows) == [b"whole"]
     assert committed(cluster, group_id, where) is None
+
+
+def test_the_generation_moves_between_two_requests(
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
+) -> None:
+    """Report 25: the first offsets are accepted, the next come from a generation that is past."""
+    where = TopicPartition(rows, 0)
+    with member_of(cluster, group_id, rows, protocol) as member:
+        before = metadata_of(member)
+        one = producer.transaction()
+        one.send(rows, b"never", partition=0)
+        one.send_offsets(before, {where: Offset(5)})
+        one.flush(PATIENCE_MS)
+        with member_of(cluster, group_id, rows, protocol) as second:
+            deadline = time.monotonic() + PATIENCE_S
+            while metadata_of(member).generation_id == before.generation_id:
+                assert time.monotonic() < deadline
+                member.poll(timeout_ms=50)
+                second.poll(timeout_ms=50)
+            one.send_offsets(before, {where: Offset(6)})
+            with pytest.raises(TransactionAbortedError, match=r"ILLEGAL_GENERATION|STALE_MEMBER"):
+                one.commit(PATIENCE_MS)
+            with producer.transaction() as two:
+                two.send(rows, b"whole", partition=0)
+                two.send_offsets(metadata_of(member), {where: Offset(7)})
+    assert read_committed(cluster, rows) == [b"whole"]
+    assert committed(cluster, group_id, where) == 7
 
 
 # What arrives late.
