@@ -40,9 +40,9 @@ def producer_of(cluster: LocalKafka, name: str | None = None, **config: Any) -> 
 
 @contextmanager
 def member_of(
-    cluster: LocalKafka, group_id: str, topic: str, protocol: str = "classic"
+    cluster: LocalKafka, group_id: str, topic: str, protocol: str = "classic", wait: bool = True
 ) -> Iterator[DeferredRevokeConsumer]:
-    """A member of a group that owns all partitions of the topic."""
+    """A member of a group; it owns partitions, if that is waited for."""
     consumer = DeferredRevokeConsumer(
         topic,
         bootstrap_servers=cluster.bootstrap_servers,
@@ -52,7 +52,7 @@ def member_of(
     )
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
+        while wait and not consumer.assignment():
             assert time.monotonic() < deadline, "no assignment"
             consumer.poll(timeout_ms=100)
         yield consumer
