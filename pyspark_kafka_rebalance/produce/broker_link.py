@@ -75,7 +75,14 @@ class BrokerLink:
             try:
                 self._connections.run_soon(self._turn)
             except (RuntimeError, kafka_errors.KafkaError) as error:
-                self._error = KafkaRebalanceError(f"the I/O thread has ended: {error}")
+                self._fail(KafkaRebalanceError(f"the I/O thread has ended: {error}"))
+
+    def _fail(self, error: Exception | None) -> None:
+        """Raise this error in all calls from now on, if it is one; ``changed`` is held."""
+        if error is not None and self._error is None:
+            self._error = error
+            self._delivery.refuse()
+            self.changed.notify_all()
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None, waits_for: str) -> None:
         """Wait until something is so; ``changed`` is held.
@@ -106,8 +113,7 @@ class BrokerLink:
         """Send nothing more, and close the connections."""
         with self.changed:
             self._closed = True
-            self._error = self._error or KafkaRebalanceError("the producer is closed")
-            self.changed.notify_all()
+            self._fail(KafkaRebalanceError("the producer is closed"))
         self._connections.close()
 
     # Of the I/O thread.
@@ -124,8 +130,7 @@ class BrokerLink:
         except Exception as error:
             log.exception("a producer cannot go on")
             with self.changed:
-                self._error = KafkaRebalanceError(f"the producer cannot go on: {error!r}")
-                self.changed.notify_all()
+                self._fail(KafkaRebalanceError(f"the producer cannot go on: {error!r}"))
 
     def _take_turn(self) -> None:
         delivery = self._delivery
@@ -208,8 +213,7 @@ class BrokerLink:
         first = parcel.requests[0]
         if isinstance(first, (FindCoordinator, InitProducerId)):
             # No broker lets us in: the same for all that follows.
-            self._error = self._error or explain_final(error, type(first).__name__)
-            self.changed.notify_all()
+            self._fail(explain_final(error, type(first).__name__))
 
     def _open_lane(self, request: Request, response: Any) -> None:
         if isinstance(request, FindCoordinator):
@@ -258,7 +262,7 @@ class BrokerLink:
             else:
                 log.info("no metadata: %r", error)
                 self._delivery.topics.stale = True
-                self._error = self._error or explain_final(error, "metadata")
+                self._fail(explain_final(error, "metadata"))
             self.wake()
 
 

@@ -83,6 +83,9 @@ class Machine(Protocol):
         """There will be no answer."""
 
 
+#: No transaction's handle.
+_NOTHING = -1
+
 #: A record's number in its batch, and the future that is to have its position.
 _Awaited = tuple[int, "Future[RecordPosition]"]
 
@@ -176,6 +179,7 @@ class Delivery:
         )
         self.used = 0
         self.accepts: int | None = None
+        self._refuses = False
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
@@ -371,7 +375,12 @@ class Delivery:
 
     def look_at_machine(self) -> None:
         """Note which transaction takes records now; after each event of the machine."""
-        self.accepts = self.machine.open_transaction
+        self.accepts = _NOTHING if self._refuses else self.machine.open_transaction
+
+    def refuse(self) -> None:
+        """Take no records any more."""
+        self._refuses = True
+        self.look_at_machine()
 
     def _carry_out(self, step: Step, now: float) -> None:
         self.look_at_machine()
