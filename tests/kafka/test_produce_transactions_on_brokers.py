@@ -362,3 +362,60 @@ def test_init_producer_id_is_answered_late_and_repeated(
         with producer.transaction() as one:
             one.send(rows, b"b", partition=0)
     assert read_committed(cluster, rows) == [b"a", b"b"]
+
+
+# In doubt: a copy of the commit has no answer, and another producer takes the id over.
+
+
+@pytest.mark.parametrize("evidence", ["records", "offsets"])
+@pytest.mark.parametrize("was_done", [True, False], ids=["done", "not done"])
+def test_a_commit_in_doubt_is_asked_about(
+    cluster: LocalKafka,
+    rows: str,
+    group_id: str,
+    network: FlakyNetwork,
+    evidence: str,
+    was_done: bool,
+) -> None:
+    where = TopicPartition(rows, 0)
+    with (
+        member_of(cluster, group_id, rows) as member,
+        producer_of(cluster, rows, proxy_url=network.url) as producer,
+    ):
+        producer.initialize()
+        one = producer.transaction()
+        if evidence == "records":
+            one.send(rows, b"one", partition=0)
+        else:
+            one.send_offsets(metadata_of(member), {where: Offset(5, "m")}, {where: Offset(-1)})
+        one.flush(PATIENCE_MS)
+        time.sleep(0.5)  # the offsets are acknowledged, too
+        held = network.stop_at(EndTxnRequest, answer=was_done)
+        errors: list[Exception] = []
+
+        def commit() -> None:
+            try:
+                one.commit(PATIENCE_MS)
+            except TransactionAbortedError as error:
+                errors.append(error)
+
+        committing = threading.Thread(target=commit)
+        committing.start()
+        assert held.wait(PATIENCE_S)
+        with producer_of(cluster, rows) as newer:
+            newer.initialize()
+            network.cut()
+            network.mend()
+            committing.join(PATIENCE_S)
+            assert not committing.is_alive()
+            assert one.outcome is (Outcome.COMMITTED if was_done else Outcome.ABORTED)
+            assert bool(errors) is not was_done
+            with pytest.raises(TransactionAbortedError):
+                producer.transaction()
+            with newer.transaction() as two:
+                two.send(rows, b"two", partition=0)
+    seen = [b"one"] if evidence == "records" and was_done else []
+    assert read_committed(cluster, rows) == [*seen, b"two"]
+    assert committed(cluster, group_id, where) == (
+        5 if evidence == "offsets" and was_done else None
+    )
