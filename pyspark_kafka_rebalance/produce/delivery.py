@@ -36,8 +36,6 @@ from .transaction_errors import Outcome, Verdict, verdict_of
 from .transaction_step import Ended, Step
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from .encoder.python_records import Headers
 
 
@@ -245,19 +243,23 @@ class Delivery:
         self._awaited.setdefault(where, []).append((batches.last_in(partition), awaited))
         return awaited
 
-    def append_rows(
-        self, batches: OpenBatches, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
-    ) -> None:
-        """Append rows. Errors are those of the encoder, and TransactionAbortedError."""
+    def begin_rows(self, batches: OpenBatches) -> None:
+        """Rows are about to be encoded: `OpenBatches.encode`."""
         before = batches.size
-        now = self._clock()
-        try:
-            batches.add(data, timestamp_ms)
-        finally:
-            self.used += batches.size - before
-            self._add(batches, now)
+        batches.begin_rows()
+        self.used += batches.size - before
+        self._add(batches, self._clock())
+
+    def end_rows(
+        self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]
+    ) -> None:
+        """Rows are encoded; they are dropped if their transaction takes no records any more."""
+        before = batches.size
+        batches.end_rows(full, keep=self.accepts == transaction)
+        self.used += batches.size - before
         if batches.opened_at is None:
-            batches.opened_at = now
+            batches.opened_at = self._clock()
+        self._add(batches, self._clock())
 
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
@@ -294,8 +296,9 @@ class Delivery:
     def drop_open(self) -> None:
         """Forget the open batches: their transaction is aborted."""
         for batches in self.open.values():
-            self.used -= batches.size
+            before = batches.size
             batches.drop()
+            self.used += batches.size - before
         error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
@@ -388,11 +391,16 @@ class Delivery:
         for number in step.delivered:
             self._settle(number, None)
         for number, code in step.failed:
-            error = kafka_errors.for_code(code)
-            batch = self._on_their_way[number]
-            self._settle(number, error(f"{batch.partition.topic}-{batch.partition.partition}"))
+            self._give_up(number, code, now)
         if step.ended is not None:
             self._end(step.ended)
+
+    def _give_up(self, number: int, code: int, now: float) -> None:
+        where = self._on_their_way[number].partition
+        error = kafka_errors.for_code(code)
+        self._settle(number, error(f"{where.topic}-{where.partition}"))
+        for request in self._outbox.withdraw(where, number):
+            self._carry_out(self.machine.unanswered(request.number, sent=False), now)
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended

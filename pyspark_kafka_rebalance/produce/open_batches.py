@@ -1,7 +1,10 @@
-"""The batches of one topic that are not full yet. Not thread-safe.
+"""The batches of one topic that are not full yet.
 
 Records come one by one or as Arrow data. The order of a partition's records is that of the calls:
 one form closes what the other has begun.
+
+One thread at a time calls the methods, but for `OpenBatches.encode`, which takes long: another
+thread may send, or drop what is open, meanwhile. What is being encoded is left alone then.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ class OpenBatches:
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_bytes = 0
+        self._encodes = False
         self.size = 0
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
@@ -91,7 +95,7 @@ class OpenBatches:
         TypeError
             Key, value or a header is not bytes.
         """
-        if self._arrow_bytes:
+        if self._arrow_bytes and not self._encodes:
             self._close_arrow()
         builder = self._builders.get(partition)
         if builder is None:
@@ -104,14 +108,33 @@ class OpenBatches:
         self.size += size - sizes.get(partition, 0)
         sizes[partition] = size
 
-    def add(self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None) -> None:
-        """Append rows; errors are those of the encoder."""
+    def begin_rows(self) -> None:
+        """Make ready for `encode`; then comes `end_rows`."""
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
-        if self._sizes:
-            self._close_builders()
-        self.closed += self._arrow.add(data, timestamp_ms)
-        self._arrow_is(self._arrow.open_bytes)
+        self._close_builders()
+        self._encodes = True
+
+    def encode(
+        self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
+    ) -> list[EncodedBatch]:
+        """Append rows and return the batches that are full now; errors are those of the encoder.
+
+        The compiled form runs without the GIL.
+        """
+        assert self._arrow is not None
+        return self._arrow.add(data, timestamp_ms)
+
+    def end_rows(self, full: list[EncodedBatch], *, keep: bool) -> None:
+        """Take what `encode` returned, or forget all rows: their transaction is aborted."""
+        assert self._arrow is not None
+        self._encodes = False
+        if keep:
+            self.closed += full
+            self._arrow_is(self._arrow.open_bytes)
+        else:
+            self._arrow.flush()
+            self._arrow_is(0)
 
     def open_in(self) -> list[int]:
         """The partitions with an open batch of single records."""
@@ -124,7 +147,7 @@ class OpenBatches:
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
         self._close_builders(but)
-        if self._arrow_bytes:
+        if self._arrow_bytes and not self._encodes:
             self._close_arrow()
         if not self._sizes:
             self.opened_at = None

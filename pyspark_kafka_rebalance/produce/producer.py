@@ -2,13 +2,14 @@
 
 The callers' threads append records and wait; kafka-python's I/O thread sends, receives, and calls
 back. Both decide by way of `Delivery`, under one lock, which nobody holds over I/O, while waiting,
-or when a future gets its result.
+while rows are encoded, or when a future gets its result.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -28,6 +29,7 @@ from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnection
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import Delivery, Machine, RecordPosition
+from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches, slices_of
@@ -50,7 +52,7 @@ __all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction
 log = logging.getLogger(__name__)
 
 #: Rows are encoded in pieces of this size, so that the first are sent while the next are encoded.
-_MOST_ROWS_BYTES = 8 * 1024 * 1024
+_MOST_ROWS_BYTES = 4 * 1024 * 1024
 
 
 class Producer:
@@ -107,6 +109,7 @@ class Producer:
         self._most = settings.delivery.buffer_memory
         self._link = BrokerLink(connections, self._delivery, settings)
         self._lock = self._link.lock
+        self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
 
     # Records.
@@ -192,13 +195,18 @@ class Producer:
         TransactionAbortedError
             Their transaction cannot be committed any more.
         """
+        self._flush(self._delivery.machine.open_transaction, timeout_ms)
+
+    def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
         with self._lock:
             delivery = self._delivery
+            self._check(transaction)
             last = delivery.close_open()
             self._link.wake()
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
+            self._check(transaction)
             failures = delivery.take_failures()
         if failures:
             raise failures[0]
@@ -324,12 +332,22 @@ class Producer:
         data: pa.RecordBatch | pa.Table,
         timestamp_ms: int | None,
     ) -> None:
-        for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
-            with self._lock:
-                self._make_ready(transaction)
-                batches = self._opened(topic, transaction)
-                self._delivery.append_rows(batches, rows, timestamp_ms)
-                self._link.wake()
+        delivery = self._delivery
+        with self._rows_lock:
+            for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+                with self._lock:
+                    self._make_ready(transaction)
+                    batches = self._opened(topic, transaction)
+                    delivery.begin_rows(batches)
+                full: list[EncodedBatch] = []
+                try:
+                    full = batches.encode(rows, timestamp_ms)
+                finally:
+                    with self._lock:
+                        delivery.end_rows(transaction, batches, full)
+                        self._link.wake()
+        with self._lock:
+            self._check(transaction)
 
     def _add_offsets(
         self,
@@ -414,10 +432,13 @@ class Producer:
             error = self._delivery.topics.topic(topic).error
             if error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION):
                 raise _topic_error(topic, error)
-            self._delivery.topics.stale = True
             return self._delivery.open_topic(topic) is not None
 
-        self._wait(is_known, None, f"metadata of topic {topic}")
+        try:
+            self._wait(is_known, None, f"metadata of topic {topic}")
+        except BaseException:
+            self._delivery.topics.leave(topic)
+            raise
         found = self._delivery.open_topic(topic)
         assert found is not None
         return found
@@ -546,7 +567,7 @@ class Transaction:
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records sent so far are acknowledged: see `Producer.flush`."""
-        self._producer.flush(timeout_ms)
+        self._producer._flush(self.handle, timeout_ms)
 
     def commit(self, timeout_ms: float | None = None) -> None:
         """Commit, and wait for the outcome.

@@ -82,11 +82,23 @@ class World:
         self.delivery.append(self.opened(), partition, None, value, None, 0)
         return self.delivery.await_last(self.opened(), partition)
 
+    def send_rows(self, rows: pa.Table) -> None:
+        transaction = self.delivery.accepts
+        self.delivery.begin_rows(self.opened())
+        full = self.opened().encode(rows, 0)
+        self.delivery.end_rows(transaction, self.opened(), full)
+
     def take(self) -> list[Parcel]:
         self.delivery.expire(self.now)
         self.delivery.close_lingering(self.now)
         taken = self.delivery.take(self.now)
         self.flying += taken
+        for request in (each for parcel in taken for each in parcel.requests):
+            if isinstance(request, Produce):
+                batch = self.delivery.batch_of(request)
+                records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
+                assert len(records) == request.record_count
+                self.brokers.values[ID, request.batch] = records
         return taken
 
     def arrive(self, parcel: Parcel) -> list[tuple[Request, Answer]]:
@@ -94,10 +106,7 @@ class World:
 
     def answer_to(self, request: Request) -> Answer:
         if isinstance(request, Produce):
-            batch = self.delivery.batch_of(request)
-            records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
-            assert len(records) == request.record_count
-            self.brokers.values[ID, request.batch] = records
+            records = self.brokers.values[ID, request.batch]
             if request.transactional_id is None:
                 leader = self.brokers.leader(request.partition)
                 base = len(leader.log)
@@ -194,9 +203,7 @@ def test_each_record_gets_its_position(world: World) -> None:
 
 def test_rows_and_records_keep_their_order(world: World) -> None:
     world.send(b"0")
-    world.delivery.append_rows(
-        world.opened(), pa.table({"value": [b"1", b"2"], "partition": [0, 0]}), 0
-    )
+    world.send_rows(pa.table({"value": [b"1", b"2"], "partition": [0, 0]}))
     world.send(b"3")
     last = world.delivery.close_open()
     assert world.delivery.settled == 0
@@ -208,7 +215,7 @@ def test_rows_and_records_keep_their_order(world: World) -> None:
 
 
 def test_a_record_that_is_too_large_costs_no_other(world: World) -> None:
-    world.delivery.append_rows(world.opened(), pa.table({"value": [b"1"], "partition": [0]}), 0)
+    world.send_rows(pa.table({"value": [b"1"], "partition": [0]}))
     world.send(b"2")
     with pytest.raises(RecordTooLargeError):
         world.send(b"x" * 2_000_000)
@@ -329,7 +336,7 @@ def test_readers_see_what_was_committed(version: int | None, seed: int) -> None:
                 partition = chance.randrange(PARTITIONS)
                 if chance.random() < 0.3:
                     rows = pa.table({"value": [b"%d" % n], "partition": [partition]})
-                    world.delivery.append_rows(world.opened(), rows, 0)
+                    world.send_rows(rows)
                 else:
                     world.send(b"%d" % n, partition)
                 sent[partition].append(b"%d" % n)
@@ -357,3 +364,106 @@ def test_readers_see_what_was_committed(version: int | None, seed: int) -> None:
     assert [world.visible(n) for n in range(PARTITIONS)] == committed
     assert world.delivery.used == 0
     assert not world.machine.outstanding
+
+
+def test_a_batch_that_is_given_up_is_not_sent() -> None:
+    """It waited to be sent again, and the producer ended with a KeyError."""
+    world = World(None, timeout_s=10)
+    world.send(b"a")
+    world.settle()
+    world.send(b"b")
+    world.delivery.close_open()
+    (parcel,) = world.take()
+    world.now = 14
+    world.lost(parcel, arrives=True)
+    world.now = 14.001
+    world.take()
+    world.send(b"c")
+    world.settle()
+    assert world.visible() == [b"a", b"b", b"c"]
+    assert world.delivery.used == 0
+    assert len(world.delivery.take_failures()) == 1
+
+
+def test_a_topic_that_is_being_created_is_asked_for_again(world: World) -> None:
+    topics = world.delivery.topics
+    topics.topic("new")
+    described = Described()
+    described.topics.append(_Described(name="new", error_code=3, partitions=[]))
+    world.delivery.take_metadata(described)
+    assert topics.stale
+    topics.leave("new")
+    world.delivery.take_metadata(described)
+    assert not topics.stale
+    assert topics.names == ["t"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_given_up_is_there_once_at_most(seed: int) -> None:
+    """And what is not given up is there once, in order."""
+    chance = random.Random(seed)
+    world = World(None, timeout_s=1.5)
+    sent: list[tuple[int, bytes, Future[RecordPosition]]] = []
+    for n in range(60):
+        partition = chance.randrange(PARTITIONS)
+        sent.append((partition, b"%d" % n, world.send(b"%d" % n, partition)))
+        world.take()
+        if world.flying and chance.random() < 0.6:
+            parcel = world.flying[0]
+            if chance.random() < 0.5:
+                world.lost(parcel, arrives=chance.random() < 0.5)
+            else:
+                world.answered(parcel)
+        world.now += chance.random() / 4
+    world.settle()
+    for partition in range(PARTITIONS):
+        found = [int(value) for value in world.visible(partition)]
+        assert found == sorted(set(found))
+        for where, value, future in sent:
+            if where == partition and future.exception(0) is None:
+                assert int(value) in found
+    assert world.delivery.used == 0
+    assert not world.machine.outstanding
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["aborted", "another begun"])
+def test_rows_that_are_being_encoded_when_their_transaction_ends(goes_on: bool) -> None:
+    """Another thread aborts it. What it had sent of the next one stays."""
+    world = World(2)
+    old = begin(world)
+    world.send_rows(pa.table({"value": [b"never"], "partition": [0]}))
+    batches = world.opened()
+    world.delivery.begin_rows(batches)
+    full = batches.encode(pa.table({"value": [b"x" * 100] * 3, "partition": [0] * 3}), 0)
+    assert full
+    world.delivery.drop_open()
+    world.delivery.apply(world.machine.abort(old))
+    world.settle()
+    if goes_on:
+        begin(world)
+        world.send(b"whole")
+    world.delivery.end_rows(old, batches, full)
+    if not goes_on:
+        assert world.delivery.used == 0
+        begin(world)
+        world.send(b"whole")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"whole"]
+    assert world.delivery.used == 0
+
+
+def test_a_record_that_comes_while_rows_are_encoded(world: World) -> None:
+    batches = world.opened()
+    world.send_rows(pa.table({"value": [b"0"], "partition": [0]}))
+    world.delivery.begin_rows(batches)
+    full = batches.encode(pa.table({"value": [b"1"], "partition": [0]}), 0)
+    world.send(b"of another thread")
+    world.delivery.close_open()
+    world.delivery.end_rows(world.delivery.accepts, batches, full)
+    world.send(b"2")
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"of another thread", b"0", b"1", b"2"]
+    assert world.delivery.used == 0
