@@ -136,6 +136,14 @@ class TransactionAbortedError(KafkaRebalanceError):
         return (type(self), (self.reason, self.restart_points))
 
 
+class TransactionInDoubtError(KafkaRebalanceError):
+    """Whether a transaction was committed cannot be found out any more.
+
+    A copy of its commit was lost, another was refused, and neither its records nor its offsets
+    tell. The application has to look for its records itself.
+    """
+
+
 class UnreadableRecordError(KafkaRebalanceError):
     """A poll met records that it cannot read; raised again until the position is past them.
 

@@ -15,6 +15,11 @@ from kafka.structs import TopicPartition
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 
+#: The version of EndTxn from which on its answer has the next epoch.
+FIRST_END_WITH_EPOCH = 5
+#: Of an answer that says nothing.
+UNKNOWN_SERVER_ERROR = -1
+
 #: ``FindCoordinator.key_type``.
 GROUP, TRANSACTION = 0, 1
 
@@ -99,6 +104,8 @@ class InitProducerId(Request):
 
     Attributes
     ----------
+    transactional_id : str or None
+        None for a producer without transactions, which gets an id of its own.
     transaction_timeout_ms : int
         Milliseconds.
     producer_id, producer_epoch : int
@@ -107,7 +114,7 @@ class InitProducerId(Request):
     """
 
     API_KEY = 22
-    transactional_id: str
+    transactional_id: str | None
     transaction_timeout_ms: int
     producer_id: int
     producer_epoch: int
@@ -199,6 +206,8 @@ class Produce(Request):
 
     Attributes
     ----------
+    transactional_id : str or None
+        None outside of transactions.
     batch : int
         Names the batch; the same in all copies.
     base_sequence : int
@@ -206,7 +215,7 @@ class Produce(Request):
     """
 
     API_KEY = 0
-    transactional_id: str
+    transactional_id: str | None
     producer_id: int
     producer_epoch: int
     partition: TopicPartition

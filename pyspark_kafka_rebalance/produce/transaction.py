@@ -121,6 +121,7 @@ class TransactionMachine:
         self._versions = versions
         self._standing = Standing.NEW
         self._cause = ""
+        self._error = 0
         self._identity = Identity()
         self._usable = False  # whether the identity may be used: no new epoch is due
         self._sequences: dict[TopicPartition, int] = {}
@@ -146,6 +147,22 @@ class TransactionMachine:
     def cause(self) -> str:
         """Why the producer is fenced, or has failed."""
         return self._cause
+
+    @property
+    def error(self) -> int:
+        """The error code that fenced the producer, or made it fail; 0 if none did."""
+        return self._error
+
+    @property
+    def open_transaction(self) -> int | None:
+        """The handle of the transaction that takes records and offsets, if there is one."""
+        current = self._transaction
+        return current.handle if current is not None and current.phase is Phase.OPEN else None
+
+    @property
+    def aborting(self) -> bool:
+        """Whether the transaction is about to be aborted: what was not sent need not be."""
+        return self._transaction is not None and self._transaction.phase is Phase.ABORTING
 
     @property
     def identity(self) -> Identity:
@@ -177,7 +194,7 @@ class TransactionMachine:
         """
         if self._transaction is not None:
             raise RuntimeError(f"transaction {self._transaction.handle} has not ended")
-        self._standing, self._cause = Standing.READY, ""
+        self._standing, self._cause, self._error = Standing.READY, "", 0
         self._identity, self._usable = Identity(), False
         return self._step()
 
@@ -274,6 +291,16 @@ class TransactionMachine:
         if current.phase is Phase.IN_DOUBT or (current.phase is Phase.COMMITTING and current.ends):
             raise RuntimeError(f"the commit of transaction {transaction} was sent")
         self._fail(current, cause)
+        return self._step()
+
+    def expire(self, batch: int) -> Step:
+        """A batch has waited for its acknowledgement for too long: its transaction is aborted."""
+        current = self._transaction
+        if current is not None and current.phase in (Phase.OPEN, Phase.COMMITTING):
+            for name, partition in current.partitions.items():
+                if any(each.number == batch for each in partition.batches):
+                    where = f"{name.topic}-{name.partition}"
+                    self._fail(current, f"records for {where} were not delivered in time")
         return self._step()
 
     # Events of the network.
@@ -497,6 +524,7 @@ class TransactionMachine:
             self._forget_coordinator(request)
         elif verdict >= Verdict.FENCED:
             fenced = verdict is Verdict.FENCED
+            self._error = code
             self._stop(Standing.FENCED if fenced else Standing.FAILED, why(request, code))
         elif verdict >= Verdict.ABORT:
             self._fail_of(request, verdict, why(request, code))

@@ -71,12 +71,15 @@ class Step:
         Batches that their leaders have acknowledged.
     batch : int
         The number of the batch that this event added; -1 if none.
+    failed : tuple of (int, int)
+        Outside of transactions: batches that are given up, each with its error code.
     """
 
     requests: tuple[Request, ...] = ()
     ended: Ended | None = None
     delivered: tuple[int, ...] = ()
     batch: int = -1
+    failed: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass

@@ -1,0 +1,276 @@
+"""BrokerLink: carries a `Delivery`'s parcels to the brokers and their answers back.
+
+All of it runs on kafka-python's I/O thread, but for `wake` and `wait`. A turn takes what is to be
+sent, under the lock, and sends it without the lock. Answers, failures, timers and other threads
+each cause one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager
+from typing import Any
+
+from kafka import errors as kafka_errors
+from kafka.protocol.metadata import MetadataRequest
+
+from ..errors import KafkaRebalanceError
+from ..fetch.connections import ClusterConnections, explain_final
+from . import wire
+from .delivery import Delivery
+from .outbox import Parcel
+from .producer_settings import ProducerSettings
+from .requests import Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+
+log = logging.getLogger(__name__)
+
+#: Between two requests for metadata.
+_METADATA_EVERY_S = 0.1
+
+
+class BrokerLink:
+    """A producer's way to its cluster.
+
+    Parameters
+    ----------
+    connections : ClusterConnections
+        Bootstrapped, and for this producer alone.
+    delivery : Delivery
+        What decides. Only to be used with ``changed`` held.
+    settings : ProducerSettings
+
+    Attributes
+    ----------
+    lock : threading.Lock
+    changed : threading.Condition
+        With that lock; notified after each turn.
+    """
+
+    def __init__(
+        self, connections: ClusterConnections, delivery: Delivery, settings: ProducerSettings
+    ) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self._connections = connections
+        self._delivery = delivery
+        self._settings = settings
+        self._lanes: dict[int, str] = {}
+        self._turn_is_due = False
+        self._timer_at = math.inf
+        self._asks_for_metadata = False
+        self._metadata_at = 0.0
+        self._metadata_expires_at = 0.0
+        self._error: Exception | None = None
+        self._closed = False
+
+    def wake(self) -> None:
+        """Have a turn soon; ``changed`` is held."""
+        if not self._turn_is_due and not self._closed:
+            self._turn_is_due = True
+            try:
+                self._connections.run_soon(self._turn)
+            except (RuntimeError, kafka_errors.KafkaError) as error:
+                self._fail(KafkaRebalanceError(f"the I/O thread has ended: {error}"))
+
+    def _fail(self, error: Exception | None) -> None:
+        """Raise this error in all calls from now on, if it is one; ``changed`` is held."""
+        if error is not None and self._error is None:
+            self._error = error
+            self._delivery.refuse()
+            self.changed.notify_all()
+
+    def wait(self, done: Callable[[], bool], timeout_s: float | None, waits_for: str) -> None:
+        """Wait until something is so; ``changed`` is held.
+
+        Raises
+        ------
+        kafka.errors.KafkaTimeoutError
+            It is not, after the time.
+        KafkaRebalanceError
+            Nothing can be sent any more.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self.check()
+            if done():
+                return
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise kafka_errors.KafkaTimeoutError(f"{waits_for}: not after {timeout_s:g} s")
+            self.changed.wait(left)
+
+    def check(self) -> None:
+        """Raise the error after which nothing can be sent any more, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Send nothing more, and close the connections."""
+        with self.changed:
+            self._closed = True
+            self._fail(KafkaRebalanceError("the producer is closed"))
+        self._connections.close()
+
+    # Of the I/O thread.
+
+    def _turn(self) -> None:
+        with self._ended_by_errors():
+            self._take_turn()
+
+    @contextmanager
+    def _ended_by_errors(self) -> Iterator[None]:
+        """What nobody expects is raised by all calls from then on; kafka-python would log it."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("a producer cannot go on")
+            with self.changed:
+                self._fail(KafkaRebalanceError(f"the producer cannot go on: {error!r}"))
+
+    def _take_turn(self) -> None:
+        delivery = self._delivery
+        with self.changed:
+            self._turn_is_due = False
+            if self._closed:
+                return
+            now = time.monotonic()
+            delivery.expire(now)
+            delivery.close_lingering(now)
+            messages = [
+                (parcel, self._message_of(parcel.requests)) for parcel in delivery.take(now)
+            ]
+            metadata = self._metadata_request(now)
+            wake_at = delivery.wake_at(now)
+            resolved = delivery.take_resolved()
+            self.changed.notify_all()
+        for future, result in resolved:
+            _resolve(future, result)
+        if metadata is not None:
+            self._connections.send_soon(metadata, None, self._described)
+        for parcel, message in messages:
+            self._send(parcel, message)
+        self._set_timer(wake_at, now)
+
+    def _set_timer(self, wake_at: float | None, now: float) -> None:
+        times = [at for at in (wake_at, self._next_metadata()) if at is not None]
+        at = max(min(times, default=math.inf), now)
+        if at < math.inf and (at < self._timer_at or self._timer_at <= now):
+            self._timer_at = at
+            self._connections.run_later(at - now, self._turn)
+
+    def _message_of(self, requests: tuple[Request, ...]) -> Any:
+        first = requests[0]
+        if not isinstance(first, Produce):
+            return wire.message(first)
+        produces = [request for request in requests if isinstance(request, Produce)]
+        batches = [self._delivery.batch_of(request) for request in produces]
+        timeout_ms = int(self._settings.request_timeout_s * 1000)
+        return wire.ProduceMessage(produces, batches, timeout_ms)
+
+    def _send(self, parcel: Parcel, message: Any) -> None:
+        def done(response: Any, error: Exception | None) -> None:
+            with self._ended_by_errors():
+                self._answered(parcel, message, response, error)
+
+        self._connections.send_soon(message, self._way_to(parcel), done)
+
+    def _way_to(self, parcel: Parcel) -> int | str | None:
+        """The connection: a coordinator's answers do not queue behind those to other requests."""
+        if parcel.node is None or isinstance(parcel.requests[0], (Produce, Fetch, OffsetFetch)):
+            return parcel.node
+        return self._lanes.get(parcel.node, parcel.node)
+
+    def _answered(
+        self, parcel: Parcel, message: Any, response: Any, error: Exception | None
+    ) -> None:
+        request = parcel.requests[0]
+        with self.changed:
+            now = time.monotonic()
+            if error is not None:
+                log.debug("no answer to %s: %r", type(request).__name__, error)
+                self._unanswered(parcel, message, error, now)
+            elif isinstance(request, Produce):
+                produces = [each for each in parcel.requests if isinstance(each, Produce)]
+                for leader in wire.new_leaders(response):
+                    self._delivery.topics.moved(*leader)
+                answers = wire.produce_answers(produces, response)
+                self._delivery.answered(parcel, answers, now)
+            else:
+                self._open_lane(request, response)
+                answer = wire.answer(request, response)
+                self._delivery.answered(parcel, [(request, answer)], now)
+            self.wake()
+
+    def _unanswered(self, parcel: Parcel, message: Any, error: Exception, now: float) -> None:
+        self._delivery.unanswered(parcel, sent=message.header is not None, now=now)
+        if isinstance(error, kafka_errors.UnknownBrokerIdError):
+            self._delivery.topics.stale = True
+        first = parcel.requests[0]
+        if isinstance(first, (FindCoordinator, InitProducerId)):
+            # No broker lets us in: the same for all that follows.
+            self._fail(explain_final(error, type(first).__name__))
+
+    def _open_lane(self, request: Request, response: Any) -> None:
+        if isinstance(request, FindCoordinator):
+            found = wire.coordinator_of(request, response)
+            if not found.error_code:
+                self._lanes[found.node_id] = self._connections.add_coordinator(
+                    found.node_id, found.host, found.port, request.key_type, request.key
+                )
+
+    # Metadata.
+
+    def _next_metadata(self) -> float | None:
+        if self._asks_for_metadata:
+            return None
+        return self._metadata_at if self._delivery.topics.stale else self._metadata_expires_at
+
+    def _metadata_request(self, now: float) -> Any:
+        at = self._next_metadata()
+        names = self._delivery.topics.names
+        if at is None or at > now:
+            return None
+        self._metadata_at = now + _METADATA_EVERY_S
+        self._metadata_expires_at = now + self._settings.metadata_max_age_s
+        if not names:
+            return None
+        self._asks_for_metadata = True
+        return MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=self._settings.allow_auto_create_topics,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+            min_version=4,
+        )
+
+    def _described(self, response: Any, error: Exception | None) -> None:
+        with self._ended_by_errors():
+            self._take_description(response, error)
+
+    def _take_description(self, response: Any, error: Exception | None) -> None:
+        if error is None:
+            self._connections.take_metadata(response)
+        with self.changed:
+            self._asks_for_metadata = False
+            if error is None:
+                self._delivery.take_metadata(response)
+            else:
+                log.info("no metadata: %r", error)
+                self._delivery.topics.stale = True
+                self._fail(explain_final(error, "metadata"))
+            self.wake()
+
+
+def _resolve(future: Future[Any], result: Any) -> None:
+    try:
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+    except InvalidStateError:  # cancelled by its owner
+        log.debug("nobody waits for %s any more", result)

@@ -1,0 +1,186 @@
+"""The batches of one topic that are not full yet.
+
+Records come one by one or as Arrow data. The order of a partition's records is that of the calls:
+one form closes what the other has begun.
+
+One thread at a time calls the methods, but for `OpenBatches.encode`, which takes long: another
+thread may send, or drop what is open, meanwhile. What is being encoded is left alone then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .encoder.arrow_encoder import ArrowEncoder
+from .encoder.batch_builder import BatchBuilder
+from .encoder.encoded_batch import EncodedBatch
+from .encoder.partitioner import StickyPartition
+from .encoder.settings import EncoderSettings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from .encoder.python_records import Headers
+
+
+def slices_of(data: pa.RecordBatch | pa.Table, size: int) -> Iterator[Any]:
+    """The rows in pieces of about this many bytes."""
+    rows = data.num_rows
+    pieces = max(1, -(-data.nbytes // max(size, 1)))
+    step = max(1, -(-rows // pieces))
+    for start in range(0, rows, step):
+        yield data.slice(start, step)
+
+
+class OpenBatches:
+    """The open batches of one topic.
+
+    Parameters
+    ----------
+    topic, partitions : str, int
+    settings : EncoderSettings
+    available : list of int
+        The partitions that have a leader.
+
+    Attributes
+    ----------
+    size : int
+        Bytes in open batches, before compression.
+    sticky : StickyPartition
+        Where records without a key go.
+    opened_at : float or None
+        When the oldest of them got its first record, by the caller's clock.
+    closed : list of EncodedBatch
+        Those that are closed, in the order of each partition's records; the caller takes them.
+    """
+
+    def __init__(
+        self, topic: str, partitions: int, settings: EncoderSettings, available: list[int]
+    ) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self._settings = settings
+        self._builders: dict[int, BatchBuilder] = {}
+        self._sizes: dict[int, int] = {}
+        self.sticky = StickyPartition(partitions, available)
+        self._arrow: ArrowEncoder | None = None
+        self._arrow_bytes = 0
+        self._encodes = False
+        self.size = 0
+        self.opened_at: float | None = None
+        self.closed: list[EncodedBatch] = []
+
+    def grow(self, partitions: int, available: list[int]) -> None:
+        """Take over that the topic has more partitions."""
+        self.partitions = partitions
+        self.sticky.set_partitions(partitions, available)
+        if self._arrow is not None:
+            self._arrow.set_partitions(partitions)
+
+    def append(
+        self,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+    ) -> None:
+        """Append a record.
+
+        Raises
+        ------
+        RecordTooLargeError
+            It is larger than ``max_request_bytes``.
+        TypeError
+            Key, value or a header is not bytes.
+        """
+        if self._arrow_bytes and not self._encodes:
+            self._close_arrow()
+        builder = self._builders.get(partition)
+        if builder is None:
+            builder = self._new_builder(partition)
+        size = builder.append(key, value, headers, timestamp_ms)
+        if not size:
+            self._close(partition)
+            size = builder.append(key, value, headers, timestamp_ms)
+        sizes = self._sizes
+        self.size += size - sizes.get(partition, 0)
+        sizes[partition] = size
+
+    def begin_rows(self) -> None:
+        """Make ready for `encode`; then comes `end_rows`."""
+        if self._arrow is None:
+            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+        self._close_builders()
+        self._encodes = True
+
+    def encode(
+        self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
+    ) -> list[EncodedBatch]:
+        """Append rows and return the batches that are full now; errors are those of the encoder.
+
+        The compiled form runs without the GIL.
+        """
+        assert self._arrow is not None
+        return self._arrow.add(data, timestamp_ms)
+
+    def end_rows(self, full: list[EncodedBatch], *, keep: bool) -> None:
+        """Take what `encode` returned, or forget all rows: their transaction is aborted."""
+        assert self._arrow is not None
+        self._encodes = False
+        if keep:
+            self.closed += full
+            self._arrow_is(self._arrow.open_bytes)
+        else:
+            self._arrow.flush()
+            self._arrow_is(0)
+
+    def open_in(self) -> list[int]:
+        """The partitions with an open batch of single records."""
+        return list(self._sizes)
+
+    def last_in(self, partition: int) -> int:
+        """The number of the last record in its open batch, from 0."""
+        return len(self._builders[partition]) - 1
+
+    def close(self, but: Container[int] = ()) -> None:
+        """Close the open batches, but those of single records in these partitions."""
+        self._close_builders(but)
+        if self._arrow_bytes and not self._encodes:
+            self._close_arrow()
+        if not self._sizes:
+            self.opened_at = None
+
+    def take(self) -> list[EncodedBatch]:
+        """What is closed."""
+        taken, self.closed = self.closed, []
+        return taken
+
+    def drop(self) -> None:
+        """Forget everything: its transaction is aborted."""
+        self.close()
+        self.closed.clear()
+
+    def _new_builder(self, partition: int) -> BatchBuilder:
+        builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
+        return builder
+
+    def _close_builders(self, but: Container[int] = ()) -> None:
+        for partition in list(self._sizes):
+            if partition not in but:
+                self._close(partition)
+
+    def _close(self, partition: int) -> None:
+        self.size -= self._sizes.pop(partition)
+        self.sticky.closed(partition)
+        self.closed.append(self._builders[partition].close())
+
+    def _close_arrow(self) -> None:
+        assert self._arrow is not None
+        self.closed += self._arrow.flush()
+        self._arrow_is(0)
+
+    def _arrow_is(self, size: int) -> None:
+        self.size += size - self._arrow_bytes
+        self._arrow_bytes = size

@@ -1,0 +1,643 @@
+"""Producer: records and Arrow data to Kafka, idempotent or in transactions.
+
+The callers' threads append records and wait; kafka-python's I/O thread sends, receives, and calls
+back. Both decide by way of `Delivery`, under one lock, which nobody holds over I/O, while waiting,
+while rows are encoded, or when a future gets its result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from kafka import errors as kafka_errors
+from kafka.structs import TopicPartition
+
+from ..errors import (
+    AuthorizationError,
+    KafkaRebalanceError,
+    OptionError,
+    TransactionAbortedError,
+    TransactionInDoubtError,
+)
+from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
+from .broker_link import BrokerLink
+from .broker_versions import versions_of
+from .delivery import Delivery, Machine, RecordPosition
+from .encoder.encoded_batch import EncodedBatch
+from .encoder.partitioner import partition_of_key
+from .idempotent import IdempotentMachine
+from .open_batches import OpenBatches, slices_of
+from .producer_settings import ProducerSettings
+from .requests import GroupMetadata, Offset
+from .transaction import TransactionMachine
+from .transaction_errors import Errors, Outcome
+from .transaction_step import Ended, Standing
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import pyarrow as pa
+    from typing_extensions import Self
+
+    from .encoder.python_records import Headers
+
+__all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction"]
+
+log = logging.getLogger(__name__)
+
+#: Rows are encoded in pieces of this size, so that the first are sent while the next are encoded.
+_MOST_ROWS_BYTES = 4 * 1024 * 1024
+
+
+class Producer:
+    """Writes to Kafka. Thread-safe.
+
+    Without a ``transactional_id`` records are idempotent: each is written once, in the order of the
+    calls within its partition, whatever is repeated or moves. With one, all records are written in
+    transactions: see `transaction`.
+
+    The constructor connects. The first transaction takes the transactional id over from whoever
+    had it before.
+
+    Parameters
+    ----------
+    transactional_id : str, optional
+        Names the producer across its incarnations; the newest one fences the others.
+    **config
+        kafka-python's settings of a producer, and ``buffer_memory``: how many bytes of records may
+        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 1,000,000 and
+        ``linger_ms`` is 5 by default; ``acks`` is always "all".
+
+    Raises
+    ------
+    OptionError
+        A setting is unknown, or has a value that is not allowed.
+    AuthenticationError, KafkaRebalanceError
+        The brokers do not let this client in.
+    UnsupportedBrokerError
+        They are older than Kafka 2.5.
+    kafka.errors.KafkaError or OSError
+        None of them answers within ``bootstrap_timeout_ms``.
+    """
+
+    def __init__(self, transactional_id: str | None = None, **config: Any) -> None:
+        self._settings = settings = ProducerSettings.checked(transactional_id, config)
+        self._serialize_key, self._serialize_value = settings.serializers
+        connections = ClusterConnections(settings.client, MIN_RECEIVE_MESSAGE_MAX_BYTES)
+        try:
+            connections.bootstrap(settings.bootstrap_timeout_s)
+            versions = versions_of(connections)
+        except BaseException:
+            connections.close()
+            raise
+        self.versions = versions
+        self._transactions: TransactionMachine | None = None
+        machine: Machine
+        if transactional_id is None:
+            machine = IdempotentMachine(versions)
+        else:
+            machine = self._transactions = TransactionMachine(
+                transactional_id, settings.transaction_timeout_ms, versions
+            )
+        self._delivery = Delivery(machine, settings.delivery, time.monotonic)
+        self._most = settings.delivery.buffer_memory
+        self._link = BrokerLink(connections, self._delivery, settings)
+        self._lock = self._link.lock
+        self._rows_lock = threading.Lock()  # taken before the other
+        self._closed = False
+
+    # Records.
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        """Send a record, outside of transactions. Returns before it is sent.
+
+        Parameters
+        ----------
+        topic : str
+        value, key : bytes or None
+            Or what the serializers take.
+        headers : sequence of (str, bytes or None), optional
+        partition : int, optional
+            By default that of the key, as Java's producer chooses it; without a key, one partition
+            until its batch is closed.
+        timestamp_ms : int, optional
+            Milliseconds since the epoch; by default the time of the call.
+        future : bool
+            Whether to return a future of the record's position. Without one, `flush` raises what
+            could not be delivered.
+
+        Raises
+        ------
+        RecordTooLargeError
+            The record is larger than ``max_request_size``.
+        kafka.errors.KafkaTimeoutError
+            There was no room, or no metadata of the topic, for ``max_block_ms``.
+        ValueError
+            The topic has no such partition.
+        """
+        self._refuse_outside_of_transactions()
+        return self._send(None, topic, value, key, headers, partition, timestamp_ms, future)
+
+    def send_batch(
+        self, topic: str, data: pa.RecordBatch | pa.Table, *, timestamp_ms: int | None = None
+    ) -> None:
+        """Send rows, outside of transactions. Returns before they are sent.
+
+        Parameters
+        ----------
+        topic : str
+        data : pyarrow.RecordBatch or pyarrow.Table
+            Columns ``value``, and as far as given ``key``, ``headers``, ``timestamp``,
+            ``partition``: see `produce.encoder.arrow_rows`.
+        timestamp_ms : int, optional
+            Of rows without a timestamp.
+
+        Raises
+        ------
+        TypeError, ValueError, RecordTooLargeError
+            A row is not as it should be. Rows before it may have been sent.
+        kafka.errors.KafkaTimeoutError
+            As `send`.
+        """
+        self._refuse_outside_of_transactions()
+        self._send_batch(None, topic, data, timestamp_ms)
+
+    def partitions_for(self, topic: str) -> int:
+        """Return how many partitions a topic has. Waits and raises as `send`."""
+        with self._lock:
+            return self._opened(topic, self._delivery.machine.open_transaction).partitions
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until all records sent so far are acknowledged, or given up.
+
+        Raises
+        ------
+        kafka.errors.KafkaError
+            Why the first of those that were given up since the last call was.
+        kafka.errors.KafkaTimeoutError
+            Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
+        TransactionAbortedError
+            Their transaction cannot be committed any more.
+        """
+        self._flush(self._delivery.machine.open_transaction, timeout_ms)
+
+    def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
+        with self._lock:
+            delivery = self._delivery
+            self._check(transaction)
+            last = delivery.close_open()
+            self._link.wake()
+            if timeout_ms is None:
+                timeout_ms = self._settings.longest_delivery_ms
+            self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
+            self._check(transaction)
+            failures = delivery.take_failures()
+        if failures:
+            raise failures[0]
+
+    # Transactions.
+
+    def initialize(self, timeout_ms: float | None = None) -> None:
+        """Take the transactional id: whoever had it is fenced, and what it had open is aborted.
+
+        The first `transaction` does it, too. Call it to do so earlier, or after an error that
+        fenced this producer, if it is the rightful owner of the id.
+
+        Raises
+        ------
+        OptionError
+            ``transaction_timeout_ms`` is above the brokers' maximum.
+        AuthorizationError, KafkaRebalanceError
+            The brokers refuse this producer.
+        kafka.errors.KafkaTimeoutError
+            Not within ``timeout_ms`` (``max_block_ms`` by default).
+        """
+        machine = self._machine()
+        with self._lock:
+            if machine.standing is not Standing.READY:
+                self._delivery.apply(machine.initialize())
+                self._link.wake()
+            self._initialized(machine, timeout_ms)
+
+    def transaction(self, timeout_ms: float | None = None) -> Transaction:
+        """Begin a transaction.
+
+        As a context manager it is committed at the end, and aborted after an exception.
+
+        Raises
+        ------
+        TransactionAbortedError
+            The producer is fenced, or the brokers refuse it: see `initialize`.
+        RuntimeError
+            Another transaction is open; or there is no ``transactional_id``.
+        OptionError, KafkaRebalanceError, kafka.errors.KafkaTimeoutError
+            As `initialize`, the first time.
+        """
+        machine = self._machine()
+        if machine.standing is Standing.NEW:
+            self.initialize(timeout_ms)
+        with self._lock:
+            self._link.check()
+            begun = Transaction(self, machine.begin())
+            self._delivery.look_at_machine()
+            return begun
+
+    def close(self, timeout_ms: float | None = None) -> None:
+        """Send what waits, abort the open transaction, and close the connections; idempotent.
+
+        Parameters
+        ----------
+        timeout_ms : float, optional
+            For how long to try; ``max_block_ms`` by default.
+
+        Raises
+        ------
+        kafka.errors.KafkaError
+            As `flush`.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._finish(timeout_ms)
+        finally:
+            self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # For the handles.
+
+    def _send(
+        self,
+        transaction: int | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        future: bool,
+    ) -> Future[RecordPosition] | None:
+        if self._serialize_key is not None:
+            key = self._serialize_key(topic, headers, key)
+        if self._serialize_value is not None:
+            value = self._serialize_value(topic, headers, value)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        delivery = self._delivery
+        with self._lock:  # for each record: kept short
+            if delivery.accepts != transaction or delivery.used >= self._most:
+                self._make_ready(transaction)
+            batches = delivery.open.get(topic)
+            if batches is None:
+                batches = self._opened(topic, transaction)
+            if partition is None:
+                if key is None:
+                    sticky = batches.sticky
+                    partition = sticky.order[sticky.at]
+                else:
+                    partition = partition_of_key(key, batches.partitions)
+            elif not 0 <= partition < batches.partitions:
+                raise ValueError(
+                    f"{topic} has no partition {partition}; it has {batches.partitions}"
+                )
+            if delivery.append(batches, partition, key, value, headers, timestamp_ms):
+                self._link.wake()
+            return delivery.await_last(batches, partition) if future else None
+
+    def _send_batch(
+        self,
+        transaction: int | None,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        timestamp_ms: int | None,
+    ) -> None:
+        delivery = self._delivery
+        with self._rows_lock:
+            for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+                with self._lock:
+                    self._make_ready(transaction)
+                    batches = self._opened(topic, transaction)
+                    delivery.begin_rows(batches)
+                full: list[EncodedBatch] = []
+                try:
+                    full = batches.encode(rows, timestamp_ms)
+                finally:
+                    with self._lock:
+                        delivery.end_rows(transaction, batches, full)
+                        self._link.wake()
+        with self._lock:
+            self._check(transaction)
+
+    def _add_offsets(
+        self,
+        transaction: int,
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, Offset],
+        before: Mapping[TopicPartition, Offset] | None,
+    ) -> None:
+        machine = self._machine()
+        with self._lock:
+            self._check(transaction)
+            step = machine.add_offsets(transaction, group, offsets, before)
+            self._delivery.apply(step)
+            self._link.wake()
+
+    def _commit(self, transaction: int, timeout_ms: float | None) -> None:
+        machine = self._machine()
+        with self._lock:
+            if machine.transaction == transaction and machine.open_transaction == transaction:
+                self._delivery.close_open()
+                self._delivery.apply(machine.commit(transaction))
+                self._link.wake()
+            ended = self._ended(transaction, timeout_ms)
+        if ended.outcome is Outcome.NOT_KNOWABLE:
+            raise TransactionInDoubtError(
+                f"whether transaction {transaction} was committed is not known: {ended.cause}"
+            )
+        if ended.outcome is Outcome.ABORTED:
+            raise TransactionAbortedError(ended.cause, {})
+
+    def _abort(self, transaction: int, cause: str, timeout_ms: float | None) -> None:
+        machine = self._machine()
+        with self._lock:
+            if machine.transaction == transaction:
+                self._delivery.drop_open()
+                self._delivery.apply(machine.abort(transaction, cause))
+                self._link.wake()
+            self._ended(transaction, timeout_ms)
+
+    def _outcome(self, transaction: int) -> Ended | None:
+        ended = self._delivery.last_ended
+        return ended if ended is not None and ended.transaction == transaction else None
+
+    # Of these, all but _finish and _machine are called with the lock held.
+
+    def _refuse_outside_of_transactions(self) -> None:
+        if self._transactions is not None:
+            raise RuntimeError("a producer with a transactional_id sends in transactions alone")
+
+    def _machine(self) -> TransactionMachine:
+        if self._transactions is None:
+            raise RuntimeError("the producer has no transactional_id")
+        return self._transactions
+
+    def _make_ready(self, transaction: int | None) -> None:
+        """Wait until a record may be sent, or raise why none may be."""
+        self._check(transaction)
+        if not self._delivery.has_room:
+            self._make_room(transaction)
+
+    def _check(self, transaction: int | None) -> None:
+        """Raise why no record may be sent now, if so."""
+        self._link.check()
+        if self._delivery.accepts == transaction:
+            return
+        if transaction is None:
+            raise RuntimeError("a transaction is open: send by its handle")
+        ended = self._outcome(transaction)
+        raise TransactionAbortedError(
+            (ended and ended.cause) or f"transaction {transaction} has ended", {}
+        )
+
+    def _opened(self, topic: str, transaction: int | None) -> OpenBatches:
+        """The open batches of a topic, as soon as metadata describes it."""
+        batches = self._delivery.open_topic(topic)
+        if batches is not None:
+            return batches
+        self._link.wake()
+
+        def is_known() -> bool:
+            self._check(transaction)
+            error = self._delivery.topics.topic(topic).error
+            if error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION):
+                raise _topic_error(topic, error)
+            return self._delivery.open_topic(topic) is not None
+
+        try:
+            self._wait(is_known, None, f"metadata of topic {topic}")
+        except BaseException:
+            self._delivery.topics.leave(topic)
+            raise
+        found = self._delivery.open_topic(topic)
+        assert found is not None
+        return found
+
+    def _make_room(self, transaction: int | None) -> None:
+        self._delivery.close_open()
+        self._link.wake()
+
+        def has_room() -> bool:
+            self._check(transaction)
+            return self._delivery.has_room
+
+        self._wait(has_room, None, "room in buffer_memory")
+
+    def _initialized(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
+        self._wait(
+            lambda: machine.standing is not Standing.READY or machine.identity.producer_id >= 0,
+            timeout_ms,
+            f"a producer id for {machine.transactional_id}",
+        )
+        if machine.standing is Standing.READY:
+            return
+        if machine.error == Errors.INVALID_TRANSACTION_TIMEOUT:
+            raise OptionError(
+                "transaction_timeout_ms",
+                self._settings.transaction_timeout_ms,
+                "at most the brokers' transaction.max.timeout.ms",
+            )
+        if machine.error == Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            raise AuthorizationError(
+                f"{machine.cause}; it needs WRITE on transactional id {machine.transactional_id}"
+            )
+        raise KafkaRebalanceError(f"transactional id {machine.transactional_id}: {machine.cause}")
+
+    def _ended(self, transaction: int, timeout_ms: float | None) -> Ended:
+        if self._machine().transaction != transaction and self._outcome(transaction) is None:
+            raise TransactionAbortedError(f"transaction {transaction} has ended", {})
+        self._wait(
+            lambda: self._outcome(transaction) is not None,
+            timeout_ms,
+            f"the end of transaction {transaction}",
+        )
+        ended = self._outcome(transaction)
+        assert ended is not None
+        return ended
+
+    def _wait(self, done: Callable[[], bool], timeout_ms: float | None, what: str) -> None:
+        timeout_s = self._settings.max_block_s if timeout_ms is None else timeout_ms / 1000
+        self._link.wait(done, timeout_s, what)
+
+    def _finish(self, timeout_ms: float | None) -> None:
+        if self._transactions is None:
+            self.flush(timeout_ms)
+            return
+        with self._lock:
+            handle = self._transactions.transaction
+        if handle is None:
+            return
+        try:
+            self._abort(handle, "the producer was closed", timeout_ms)
+        except (RuntimeError, KafkaRebalanceError, kafka_errors.KafkaError) as error:
+            log.warning(
+                "transaction %d was not aborted when its producer closed: %s", handle, error
+            )
+
+
+class Transaction:
+    """One transaction of a `Producer`: its records and offsets become visible together, or never.
+
+    Every call after its end raises TransactionAbortedError, whoever makes it.
+    """
+
+    def __init__(self, producer: Producer, handle: int) -> None:
+        self._producer = producer
+        self.handle = handle
+        self._is_told = False  # whether a call has reported the outcome
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Headers = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        """Send a record: see `Producer.send`."""
+        return self._producer._send(
+            self.handle, topic, value, key, headers, partition, timestamp_ms, future
+        )
+
+    def send_batch(
+        self, topic: str, data: pa.RecordBatch | pa.Table, *, timestamp_ms: int | None = None
+    ) -> None:
+        """Send rows: see `Producer.send_batch`."""
+        self._producer._send_batch(self.handle, topic, data, timestamp_ms)
+
+    def send_offsets(
+        self,
+        group: GroupMetadata,
+        offsets: Mapping[TopicPartition, Offset],
+        before: Mapping[TopicPartition, Offset] | None = None,
+    ) -> None:
+        """Add offsets of a member of a group, which checks its generation (KIP-447).
+
+        Parameters
+        ----------
+        group : GroupMetadata
+            The member, with its generation or member epoch.
+        offsets : mapping of TopicPartition to Offset
+            The next ones to read.
+        before : mapping of TopicPartition to Offset, optional
+            The group's offsets before; they help to find out what became of the transaction if
+            that is in doubt, and it has no records.
+
+        Raises
+        ------
+        ValueError
+            The generation is negative: the group would not check it.
+        TransactionAbortedError
+            The transaction has ended, or cannot be committed any more.
+        """
+        self._producer._add_offsets(self.handle, group, offsets, before)
+
+    def flush(self, timeout_ms: float | None = None) -> None:
+        """Wait until all records sent so far are acknowledged: see `Producer.flush`."""
+        self._producer._flush(self.handle, timeout_ms)
+
+    def commit(self, timeout_ms: float | None = None) -> None:
+        """Commit, and wait for the outcome.
+
+        Raises
+        ------
+        TransactionAbortedError
+            It was not committed, and its records will never be read.
+        TransactionInDoubtError
+            Nobody can tell any more whether it was.
+        kafka.errors.KafkaTimeoutError
+            The outcome is not known after ``timeout_ms`` (``max_block_ms`` by default); call again
+            to wait for longer.
+        """
+        self._check_untold()
+        try:
+            self._producer._commit(self.handle, timeout_ms)
+        finally:
+            self._is_told = self._has_ended
+
+    def abort(
+        self, cause: str = "the application aborted it", timeout_ms: float | None = None
+    ) -> None:
+        """Abort, and wait until its readers are free.
+
+        Raises
+        ------
+        RuntimeError
+            Its commit is under way.
+        kafka.errors.KafkaTimeoutError
+            It is not aborted after ``timeout_ms`` (``max_block_ms`` by default); it will be, in
+            the background.
+        """
+        self._check_untold()
+        try:
+            self._producer._abort(self.handle, cause, timeout_ms)
+        finally:
+            self._is_told = self._has_ended
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._producer._machine().transaction != self.handle
+
+    def _check_untold(self) -> None:
+        if self._is_told:
+            raise TransactionAbortedError(f"transaction {self.handle} has ended", {})
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it; None while that is not known, and once a later one has ended."""
+        ended = self._producer._outcome(self.handle)
+        return None if ended is None else ended.outcome
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.commit()
+        elif not self._has_ended:
+            with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
+                self.abort(f"{type(error).__name__}: {error}")
+
+
+def _topic_error(topic: str, code: int) -> KafkaRebalanceError:
+    if code == Errors.TOPIC_AUTHORIZATION_FAILED:
+        return AuthorizationError(f"topic {topic}: it needs WRITE on the topic")
+    return KafkaRebalanceError(f"topic {topic!r}: the brokers refuse that name")

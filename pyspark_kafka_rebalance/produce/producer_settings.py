@@ -1,0 +1,147 @@
+"""The settings of a producer, by kafka-python's names; checked before any network access. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka import KafkaProducer
+
+from ..errors import OptionError
+from ..fetch.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from ..settings.bootstrap_servers import without_empty_servers
+from .delivery import DeliverySettings
+from .encoder.settings import MOST_BYTES, EncoderSettings
+from .outbox import Backoff
+
+_CODECS = {"none": NONE, None: NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+
+#: What only has one value here: batches are idempotent, and every replica in sync has them.
+_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "acks": (-1, "all"),
+    "enable_idempotence": (True,),
+    "retries": (float("inf"),),
+}
+
+#: What this producer does not have.
+_ABSENT = ("partitioner", "kafka_client", "metric_reporters", "selector")
+
+#: Defaults that differ from kafka-python's: batches as large as a topic takes by default, which
+#: are sent as soon as their partition is not busy.
+_BATCH_SIZE = 1_000_000
+_LINGER_MS = 5
+_BUFFER_MEMORY = 64 * 1024 * 1024
+
+#: As many batches of a partition as a leader recognizes when they come again.
+_MOST_IN_FLIGHT = 5
+
+_POSITIVE = (
+    *("transaction_timeout_ms", "delivery_timeout_ms", "batch_size", "max_request_size"),
+    *("request_timeout_ms", "max_in_flight_requests_per_connection", "buffer_memory"),
+    *("metadata_max_age_ms", "bootstrap_timeout_ms"),
+)
+
+
+@dataclass(frozen=True)
+class ProducerSettings:
+    """The settings of one producer. Times are in seconds, unless the name says otherwise.
+
+    Attributes
+    ----------
+    client : dict
+        kafka-python's configuration of the connections.
+    serializers : tuple
+        Of keys and values: callables, kafka-python's serializers, or None for bytes.
+    """
+
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    delivery: DeliverySettings
+    request_timeout_s: float
+    max_block_s: float
+    bootstrap_timeout_s: float
+    metadata_max_age_s: float
+    allow_auto_create_topics: bool
+    client: dict[str, Any]
+    serializers: tuple[Any, Any]
+
+    @property
+    def longest_delivery_ms(self) -> float:
+        """How long a batch can take until it is acknowledged or given up. Milliseconds."""
+        return (self.delivery.timeout_s + self.max_block_s) * 1000
+
+    @classmethod
+    def checked(cls, transactional_id: str | None, config: Mapping[str, Any]) -> ProducerSettings:
+        """Check the settings; OptionError names what is wrong, and what is allowed."""
+        given = without_empty_servers(config)
+        if transactional_id is not None and not transactional_id:
+            raise OptionError("transactional_id", transactional_id, "a name, or None")
+        _refuse_unknown(given)
+        values = {**KafkaProducer.DEFAULT_CONFIG, "batch_size": _BATCH_SIZE}
+        values |= {"linger_ms": _LINGER_MS, "buffer_memory": _BUFFER_MEMORY, **given}
+        for name in _POSITIVE:
+            _check_at_least(name, values[name], 1)
+        for name in ("linger_ms", "max_block_ms", "retry_backoff_ms"):
+            _check_at_least(name, values[name], 0)
+        if values["compression_type"] not in _CODECS:
+            allowed = ", ".join(name for name in _CODECS if name)
+            raise OptionError("compression_type", values["compression_type"], allowed)
+        client = {k: v for k, v in given.items() if k in KafkaProducer.DEFAULT_CONFIG}
+        client["request_timeout_ms"] = values["request_timeout_ms"]
+        # The outbox counts what is in flight; kafka-python would refuse what is beyond its number.
+        client["max_in_flight_requests_per_connection"] = 1_000
+        return cls(
+            transactional_id,
+            values["transaction_timeout_ms"],
+            _delivery(values),
+            values["request_timeout_ms"] / 1000,
+            values["max_block_ms"] / 1000,
+            values["bootstrap_timeout_ms"] / 1000,
+            values["metadata_max_age_ms"] / 1000,
+            bool(values["allow_auto_create_topics"]),
+            client,
+            (_serializer(values["key_serializer"]), _serializer(values["value_serializer"])),
+        )
+
+
+def _delivery(values: Mapping[str, Any]) -> DeliverySettings:
+    most = min(values["max_request_size"], MOST_BYTES)
+    return DeliverySettings(
+        EncoderSettings(
+            batch_bytes=min(values["batch_size"], most),
+            max_request_bytes=most,
+            codec=_CODECS[values["compression_type"]],
+        ),
+        values["buffer_memory"],
+        values["linger_ms"] / 1000,
+        most,
+        min(values["max_in_flight_requests_per_connection"], _MOST_IN_FLIGHT),
+        values["delivery_timeout_ms"] / 1000,
+        Backoff(max(values["retry_backoff_ms"] / 100, 0.02)),
+    )
+
+
+def _refuse_unknown(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if name in _FIXED and value not in _FIXED[name]:
+            raise OptionError(name, value, f"no other value than {_FIXED[name][0]!r}")
+        if name in _ABSENT:
+            raise OptionError(name, value, "no value: this producer does not have it")
+        if name not in KafkaProducer.DEFAULT_CONFIG and name != "buffer_memory":
+            raise OptionError(name, value, "the settings of kafka-python's producer")
+
+
+def _check_at_least(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
+        raise OptionError(name, value, f"a number, at least {least}")
+
+
+def _serializer(given: Any) -> Callable[[str, Any, Any], Any] | None:
+    """A function of topic, headers and data; None if there is nothing to do."""
+    if given is None:
+        return None
+    if hasattr(given, "serialize"):
+        serialize: Callable[[str, Any, Any], Any] = given.serialize
+        return serialize
+    return lambda topic, headers, data: given(data)

@@ -1,0 +1,113 @@
+"""`Producer` while its cluster is away, forgets it, or cannot write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from producer_groups import read_committed
+from written import ENDS_SOON, PATIENCE_MS, PATIENCE_S, VERSIONS, producer_of
+
+from pyspark_kafka_rebalance import TransactionAbortedError
+from pyspark_kafka_rebalance.produce.producer import Producer
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+EXPIRATION_S = 1.0
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def forgetful(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """A broker that forgets a transactional id after a second of silence."""
+    config = {
+        **ENDS_SOON,
+        "transactional.id.expiration.ms": int(EXPIRATION_S * 1000),
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
+    }
+    features = {"transaction.version": VERSIONS[request.param]}
+    with LocalKafka(features=features, broker_config=config) as local:
+        yield local
+
+
+def write(producer: Producer, topic: str, value: bytes) -> None:
+    """In a transaction; repeated if it is aborted, as an application would."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            with producer.transaction() as one:
+                one.send(topic, value, partition=0)
+            return
+        except TransactionAbortedError:
+            time.sleep(0.1)
+
+
+def test_silence_until_the_id_is_forgotten(forgetful: LocalKafka, topic_name: str) -> None:
+    """Report 14: INVALID_PRODUCER_ID_MAPPING, for ever."""
+    forgetful.create_topic(topic_name)
+    with producer_of(forgetful, topic_name) as producer:
+        for n in range(3):
+            write(producer, topic_name, b"%d" % n)
+            time.sleep(EXPIRATION_S + 2)
+        write(producer, topic_name, b"3")
+    assert read_committed(forgetful, topic_name) == [b"%d" % n for n in range(4)]
+
+
+def test_the_coordinator_is_away_for_twice_the_timeout(
+    forgetful: LocalKafka, topic_name: str
+) -> None:
+    """Report 18: commit timeout, then fenced for ever."""
+    forgetful.create_topic(topic_name)
+    timeout_ms = 2_000
+    with producer_of(
+        forgetful, topic_name, transaction_timeout_ms=timeout_ms, request_timeout_ms=1_000
+    ) as producer:
+        write(producer, topic_name, b"before")
+        one = producer.transaction()
+        one.send(topic_name, b"during", partition=0)
+        one.flush(PATIENCE_MS)
+        forgetful.suspend()
+        errors: list[Exception] = []
+
+        def commit() -> None:
+            try:
+                one.commit(PATIENCE_MS)
+            except TransactionAbortedError as error:
+                errors.append(error)
+
+        committing = threading.Thread(target=commit)
+        committing.start()
+        time.sleep(2 * timeout_ms / 1000)
+        forgetful.resume()
+        committing.join(PATIENCE_S)
+        assert not committing.is_alive()
+        if errors:  # its owner knows that nobody else has the id
+            try:
+                write_again = producer.transaction()
+            except TransactionAbortedError:
+                producer.initialize()
+                write_again = producer.transaction()
+            write_again.send(topic_name, b"during", partition=0)
+            write_again.commit(PATIENCE_MS)
+        write(producer, topic_name, b"after")
+    assert read_committed(forgetful, topic_name) == [b"before", b"during", b"after"]
+
+
+def test_too_few_replicas_for_a_while(quorum: LocalKafka, topic_name: str) -> None:
+    quorum.create_topic(topic_name, config={"min.insync.replicas": 3})
+    with producer_of(quorum) as plain, producer_of(quorum, topic_name) as producer:
+        write(producer, topic_name, b"0")
+        plain.send(topic_name, b"1")
+        plain.flush(PATIENCE_MS)
+        quorum.kill(3)
+        plain.send(topic_name, b"2")
+        flushing = threading.Thread(target=plain.flush, args=[PATIENCE_MS])
+        flushing.start()
+        flushing.join(8)
+        assert flushing.is_alive()
+        quorum.restart(3)
+        flushing.join(PATIENCE_S)
+        assert not flushing.is_alive()
+        write(producer, topic_name, b"3")
+    assert read_committed(quorum, topic_name) == [b"0", b"1", b"2", b"3"]

@@ -1,0 +1,182 @@
+"""`Producer` without transactions on a real broker: order, bounds, and what cannot be delivered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from flaky_network import FlakyNetwork
+from kafka import KafkaConsumer
+from kafka import errors as kafka_errors
+from kafka.protocol.producer import ProduceRequest
+from kafka.structs import TopicPartition
+from producer_groups import read_committed
+from written import PATIENCE_MS, PATIENCE_S, producer_of
+
+from pyspark_kafka_rebalance.errors import RecordTooLargeError
+from pyspark_kafka_rebalance.produce.encoder.partitioner import partition_of_key
+from pyspark_kafka_rebalance.produce.producer import Producer
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+
+@pytest.fixture
+def rows(kafka: LocalKafka, topic_name: str) -> str:
+    kafka.create_topic(topic_name, 2)
+    return topic_name
+
+
+@pytest.fixture
+def producer(kafka: LocalKafka) -> Iterator[Producer]:
+    with producer_of(kafka) as made:
+        yield made
+
+
+def test_records_are_where_their_keys_say(kafka: LocalKafka, rows: str, producer: Producer) -> None:
+    sent = [producer.send(rows, b"v%d" % n, key=b"k%d" % n, future=True) for n in range(20)]
+    producer.flush(PATIENCE_MS)
+    for n, future in enumerate(sent):
+        assert future is not None
+        topic, partition, _ = future.result(PATIENCE_S)
+        assert (topic, partition) == (rows, partition_of_key(b"k%d" % n, 2))
+    positions = [future.result() for future in sent if future is not None]
+    assert len(set(positions)) == 20
+
+
+def test_records_and_rows_keep_the_order_of_the_calls(
+    kafka: LocalKafka, rows: str, producer: Producer
+) -> None:
+    for n in range(0, 40, 4):
+        producer.send(rows, b"%d" % n, partition=1)
+        producer.send(rows, b"%d" % (n + 1), partition=1)
+        table = pa.table({"value": [b"%d" % (n + 2), b"%d" % (n + 3)], "partition": [1, 1]})
+        producer.send_batch(rows, table)
+    producer.flush(PATIENCE_MS)
+    assert read_committed(kafka, rows) == [b"%d" % n for n in range(40)]
+
+
+def test_memory_is_bounded(kafka: LocalKafka, rows: str, network: FlakyNetwork) -> None:
+    """A sender waits while nothing is acknowledged, and goes on when it is."""
+    bound = 100_000
+    with producer_of(
+        kafka, buffer_memory=bound, batch_size=10_000, proxy_url=network.url
+    ) as producer:
+        producer.send(rows, b"first", future=True).result(PATIENCE_S)  # type: ignore[union-attr]
+        network.stall()
+        sent = 0
+
+        def send() -> None:
+            nonlocal sent
+            for _ in range(500):
+                producer.send(rows, b"x" * 1_000)
+                sent += 1
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        sending.join(2)
+        assert sending.is_alive()
+        assert 50 <= sent <= 110
+        assert producer._delivery.used <= bound + 2_000
+        network.mend()
+        sending.join(PATIENCE_S)
+        producer.flush(PATIENCE_MS)
+        assert producer._delivery.used == 0
+    assert len(read_committed(kafka, rows)) == 501
+
+
+def test_a_sender_does_not_wait_for_ever(
+    kafka: LocalKafka, rows: str, network: FlakyNetwork
+) -> None:
+    config = {"buffer_memory": 1_000, "max_block_ms": 300, "delivery_timeout_ms": 2_000}
+    with producer_of(kafka, proxy_url=network.url, **config) as producer:
+        producer.send(rows, b"first", future=True).result(PATIENCE_S)  # type: ignore[union-attr]
+        network.stall()
+        producer.send(rows, b"x" * 2_000)
+        with pytest.raises(kafka_errors.KafkaTimeoutError, match="buffer_memory"):
+            producer.send(rows, b"y")
+        with pytest.raises(kafka_errors.RequestTimedOutError):
+            producer.flush(PATIENCE_MS)
+        network.mend()
+
+
+def test_what_a_broker_refuses_fails_alone(kafka: LocalKafka, topic_name: str) -> None:
+    """Nobody asked for a future: flush says so."""
+    kafka.create_topic(topic_name, config={"max.message.bytes": 1_000})
+    with producer_of(kafka) as producer:
+        producer.send(topic_name, b"a")
+        producer.flush(PATIENCE_MS)
+        producer.send(topic_name, b"x" * 5_000)
+        producer.send(topic_name, b"b")
+        with pytest.raises(kafka_errors.MessageSizeTooLargeError, match=topic_name):
+            producer.flush(PATIENCE_MS)
+        producer.send(topic_name, b"c")
+        producer.flush(PATIENCE_MS)
+        with pytest.raises(RecordTooLargeError):
+            producer.send(topic_name, b"x" * 2_000_000)
+    assert read_committed(kafka, topic_name)[-1] == b"c"
+
+
+def test_a_topic_that_is_not_there(kafka: LocalKafka, topic_name: str) -> None:
+    with (
+        producer_of(kafka, max_block_ms=500) as producer,
+        pytest.raises(kafka_errors.KafkaTimeoutError, match=f"metadata of topic {topic_name}"),
+    ):
+        producer.send(topic_name, b"a")
+
+
+def test_a_partition_that_is_not_there(rows: str, producer: Producer) -> None:
+    with pytest.raises(ValueError, match="no partition 2"):
+        producer.send(rows, b"a", partition=2)
+    with pytest.raises(ValueError, match="no partition 5"):
+        producer.send_batch(rows, pa.table({"value": [b"a"], "partition": [5]}))
+
+
+def test_a_lost_answer_to_records(kafka: LocalKafka, rows: str, network: FlakyNetwork) -> None:
+    with producer_of(kafka, proxy_url=network.url) as producer:
+        producer.send(rows, b"a", partition=0)
+        producer.flush(PATIENCE_MS)
+        held = network.stop_at(ProduceRequest, answer=True)
+        for n in range(4):
+            producer.send(rows, b"%d" % n, partition=0)
+        flushing = threading.Thread(target=producer.flush, args=[PATIENCE_MS])
+        flushing.start()
+        assert held.wait(PATIENCE_S)
+        network.cut()
+        network.mend()
+        flushing.join(PATIENCE_S)
+        assert not flushing.is_alive()
+    assert read_committed(kafka, rows) == [b"a", b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_compression(kafka: LocalKafka, rows: str, codec: str) -> None:
+    values = [b"%d" % n for n in range(1_000)]
+    with producer_of(kafka, compression_type=codec, batch_size=1_000) as producer:
+        for value in values:
+            producer.send(rows, value, partition=0)
+    assert read_committed(kafka, rows) == values
+
+
+def test_a_topic_grows(kafka: LocalKafka, topic_name: str) -> None:
+    kafka.create_topic(topic_name)
+    with producer_of(kafka, metadata_max_age_ms=100) as producer:
+        producer.send(topic_name, b"a")
+        producer.flush(PATIENCE_MS)
+        kafka.add_partitions(topic_name, 3)
+        positions = {
+            producer.send(topic_name, key=b"%d" % n, future=True).result(PATIENCE_S)[1]  # type: ignore[union-attr]
+            for n in range(100)
+        }
+    assert positions == {0, 1, 2}
+
+
+def test_it_ends_with_what_waits(kafka: LocalKafka, rows: str) -> None:
+    producer = producer_of(kafka, linger_ms=60_000)
+    producer.send(rows, b"a")
+    producer.close()
+    producer.close()
+    assert read_committed(kafka, rows) == [b"a"]
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+    assert consumer.end_offsets([TopicPartition(rows, 0)])
+    consumer.close()
