@@ -17,8 +17,8 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import CorruptRecordError
+from ..fetch.decoder import DecoderSettings, RecordDecoder, extent_of
 from ..fetch.offset_range import OffsetRange
-from ..fetch.record_batch import DecoderSettings, RecordDecoder, extent_of
 from ..fetch.transactions import AbortedTransaction, aborted_in
 from .observer import Observed
 

@@ -15,11 +15,11 @@ from ..settings.bootstrap_servers import without_empty_servers
 from . import connections
 from .columns import record_schema
 from .connections import ClusterConnections
+from .decoder import DecoderSettings, RecordDecoder
 from .fetch_pipeline import FetchPipeline
 from .leaders import PartitionLeaders
 from .offset_range import OffsetRange
 from .range_reader import FetchSettings, RangeReader, give_up
-from .record_batch import DecoderSettings, RecordDecoder
 
 __all__ = ["RangeFetcher", "record_schema"]
 

@@ -22,9 +22,9 @@ from kafka.structs import TopicPartition
 
 from ..errors import CorruptRecordError, DataLossError, KafkaRebalanceError
 from .connections import explain_final
+from .decoder import next_position
 from .leaders import Leader, PartitionLeaders, raise_for
 from .offset_range import OffsetRange
-from .record_batch import next_position
 from .transactions import AbortedTransaction, aborted_in
 
 log = logging.getLogger(__name__)

@@ -234,7 +234,7 @@ MUTATIONS = (
     Mutation(
         "half-batch",
         "a range that begins within a batch of the log is read from the beginning of that batch",
-        "fetch/record_batch.py",
+        "fetch/decoder.py",
         "header.records, header.base_offset, timestamp, append_time, position, self._range.end",
         "header.records, header.base_offset, timestamp, append_time, 0, self._range.end",
         named="small-batches",

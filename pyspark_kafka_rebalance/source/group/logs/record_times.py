@@ -260,8 +260,8 @@ class RecordTimes:
         return found
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
+        from ....fetch.decoder import has_transactions
         from ....fetch.fetcher import RangeFetcher
-        from ....fetch.record_batch import has_transactions
 
         fetch = dict(self._options.fetch_config)
         fetch["retry_timeout_ms"] = min(fetch.get("retry_timeout_ms", _PATIENCE_MS), _PATIENCE_MS)
