@@ -32,8 +32,8 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinRun,
 )
 from pyspark_kafka_rebalance.source.plan.event_time import FUTURE_MS, EventTime
-from pyspark_kafka_rebalance.source.plan.markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
+from pyspark_kafka_rebalance.source.plan.transaction_markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,

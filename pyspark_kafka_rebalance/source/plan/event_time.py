@@ -29,10 +29,10 @@ from .bound import FULL, find_bound
 from .idle_partitions import IdlePartitions
 from .latest_timestamps import LatestTimestamps
 from .look_ups import LookUps
-from .markers import Markers
 from .room import Room
 from .timelines import BEFORE_ALL, Timeline
 from .times import Times, UntoldError
+from .transaction_markers import Markers
 
 log = logging.getLogger(__name__)
 
