@@ -1,1 +1,1 @@
-"""What brokers say about the partitions' logs: ends, starts, timestamps, deletions."""
+"""What brokers say about the partitions' logs: ends, starts, sizes, timestamps, deletions."""

@@ -17,8 +17,8 @@ from kafka.structs import TopicPartition
 from ....consumer.offsets.found_records import RecordTime
 from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
-from ...plan.log_sizes import log_sizes
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .log_sizes import log_sizes
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer

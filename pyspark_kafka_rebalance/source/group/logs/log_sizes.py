@@ -10,8 +10,8 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ...errors import KafkaRebalanceError, names_of
-from ...transport.secured_clients import admin_client
+from ....errors import KafkaRebalanceError, names_of
+from ....transport.secured_clients import admin_client
 
 log = logging.getLogger(__name__)
 
