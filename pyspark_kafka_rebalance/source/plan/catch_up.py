@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from ...consumer.offsets.offset_set import Gap, without
 from ...fetch.offset_range import OffsetRange
-from .batch_planner import shares_of
+from .partition_shares import shares_of
 
 #: The first batch's share: nearly what a slow sink takes in a second, and 1 % of a fast one's.
 _START = 10_000

@@ -1,4 +1,7 @@
-"""The limits of a batch: ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``. Pure."""
+"""Room: how full a batch up to some timestamp is, and how much more fits into it. Pure.
+
+Used by ``event_time`` alone. How the limits are shared among partitions is in ``partition_shares``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import dataclass, replace
 from kafka.structs import TopicPartition
 
 from ..spark.read_limits import ReadMaxRows
-from .batch_planner import NO_LIMIT, Draft, plan_batch
+from .batch_planner import NO_LIMIT, Draft
+from .partition_shares import plan_batch
 
 
 @dataclass(frozen=True, slots=True)
