@@ -18,7 +18,7 @@ from ..transport.kafka_python_version import require_supported_version
 from .checkpoint.location_check import refuse_no_folder
 from .options.source_options import SourceOptions
 from .options.table_options import CARRIER, TableOptions, given_options
-from .refused_stream import RefusedStreamReader
+from .spark.refused_stream import RefusedStreamReader
 from .spark.schema import spark_ddl, spark_schema
 from .spark.shown_errors import shows_our_errors
 from .spark.spark_versions import reader_for_this_spark

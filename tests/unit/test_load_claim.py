@@ -14,7 +14,7 @@ import pytest
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
 from pyspark_kafka_rebalance.source.load_claim import LoadClaim
-from pyspark_kafka_rebalance.source.refused_stream import RefusedStreamReader
+from pyspark_kafka_rebalance.source.spark.refused_stream import RefusedStreamReader
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:1",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import OptionError
-from .spark.shown_errors import shows_our_errors
+from ...errors import OptionError
+from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
