@@ -1,4 +1,4 @@
-"""The columns of a row that its task fills, not its record: ``revoking``, ``lost``, ``event``. Pure.
+"""The columns of a row that its task fills, not its record: ``revoking``, ``lost`` and others.
 
 They are filled beside the records of a range, and for rows of rebalance events, which have no
 record.

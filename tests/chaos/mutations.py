@@ -142,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
-        "consumer/membership/heartbeats.py",
+        "consumer/membership/liveness.py",
         'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
         'return float("inf") if self._renewed_at is None else 0.0',
         named="asleep",

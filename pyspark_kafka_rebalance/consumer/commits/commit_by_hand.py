@@ -11,7 +11,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import names_of
 from ..offsets.committable import Committable, as_entry
 from ..offsets.offset_set import Gap, without
-from ..protocol.answers import Verdict, verdict_of
+from ..protocol.coordinator_answers import Verdict, verdict_of
 
 #: After these verdicts the same commit may be accepted a little later.
 _PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)

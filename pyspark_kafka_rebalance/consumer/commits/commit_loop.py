@@ -20,7 +20,7 @@ from ..member_record import Member, not_owned
 from ..observer import Observed
 from ..offsets.commit_metadata import DEFAULT_METADATA_BYTES
 from ..offsets.committable import Committable
-from ..protocol.answers import Verdict, verdict_of
+from ..protocol.coordinator_answers import Verdict, verdict_of
 from ..protocol.lane import Lane
 from .commit_by_hand import CommitByHand, EnteredCommit, final_error
 from .kept_metadata import KeptMetadata

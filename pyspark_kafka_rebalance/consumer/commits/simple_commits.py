@@ -20,7 +20,7 @@ from ..member_record import Member
 from ..offsets.commit_metadata import Remaining
 from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
-from ..protocol.answers import Verdict
+from ..protocol.coordinator_answers import Verdict
 from ..protocol.lane import Lane
 from .commit_loop import CommitLoop
 

@@ -25,9 +25,9 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..member_record import AssignmentReceived, Attempt, Member
-from ..protocol.answers import Consequence, after_heartbeat, after_join, gone_already
+from ..protocol.coordinator_answers import Consequence, after_heartbeat, after_join, gone_already
 from ..protocol.join import Joined, JoinProtocol, Review
-from .heartbeats import IDLE_S, UnheardWrites
+from .liveness import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
 Other modules decide: who the member is and what happened to it (``member_record.py``), when to
-heartbeat and whether the application is alive (``heartbeats.py``), what errors mean
-(``answers.py``), and how to join (``classic.py`` or ``next_generation.py``; ``chosen_protocol``
-chooses). Two places decide at a heartbeat that the membership is lost: ``beat`` there, and
-``lose_if_expired`` here.
+heartbeat and whether the application is alive (``liveness.py``), what errors mean
+(``coordinator_answers.py``), and how to join (``classic.py`` or ``next_generation.py``;
+``chosen_protocol`` chooses). Two places decide at a heartbeat that the membership is lost: ``beat``
+there, and ``lose_if_expired`` here.
 """
 
 from __future__ import annotations

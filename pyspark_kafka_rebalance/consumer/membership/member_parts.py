@@ -15,9 +15,9 @@ from kafka.structs import TopicPartition
 from ..commits.commit_loop import CommitLoop, MetadataOf
 from ..member_record import AssignmentReceived, Member, MemberRecord
 from ..observer import Observed
-from ..protocol.answers import Consequence, Verdict, after_commit, explained
+from ..protocol.coordinator_answers import Consequence, Verdict, after_commit, explained
 from ..protocol.lane import Lane, TopicIdOf
-from .heartbeats import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
+from .liveness import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
@@ -210,7 +210,7 @@ class MemberParts:
         Parameters
         ----------
         found : Consequence
-            The consequences that ``answers.py`` found.
+            The consequences that ``coordinator_answers.py`` found.
         error : type
             The error that they follow from.
         reason : str, optional

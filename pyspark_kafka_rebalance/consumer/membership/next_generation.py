@@ -26,10 +26,10 @@ from kafka.structs import TopicPartition
 from ...errors import UnsupportedBrokerError
 from ..member_record import AssignmentReceived, Attempt, Member
 from ..messages import ConsumerGroupHeartbeatRequest
-from ..protocol.answers import Consequence, after_consumer_heartbeat
+from ..protocol.coordinator_answers import Consequence, after_consumer_heartbeat
 from ..protocol.lane import error_of
 from .classic import Leaving
-from .heartbeats import IDLE_S, UnheardWrites
+from .liveness import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 from .reconciliation import Reconciliation, Report
 

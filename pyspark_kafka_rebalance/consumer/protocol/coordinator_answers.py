@@ -1,4 +1,4 @@
-"""The meaning of a broker's error for the membership. Pure.
+"""The meaning of a coordinator's answer for the membership, and whether that is lost. Pure.
 
 ``verdict_of`` classifies an error, whatever the request was. The consequences depend on the
 request: each has a function ``after_…`` here, whose result the group protocols and the commits

@@ -1,4 +1,6 @@
-"""Heartbeats: when a member sends them, how long the membership is certain, who is alive. Pure.
+"""When a member sends heartbeats, how long the membership is certain, who is alive. Pure.
+
+The meaning of the answer to a heartbeat is in ``protocol/coordinator_answers.py``.
 
 The clocks are the caller's. Nothing here is locked: the I/O loop and the thread that polls replace
 times as a whole, and a heartbeat that is a little early or late does no harm.
