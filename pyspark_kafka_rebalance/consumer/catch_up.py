@@ -23,11 +23,6 @@ from .offsets.offset_set import Gap
 #: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000
 
-#: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
-#: only as many partitions are read at a time as one fetch of each fits. With "ordered", as many
-#: bytes again are kept of the live records behind the gaps.
-BUFFERED_BYTES = 32 * 2**20
-
 #: A processed stretch of at most this many offsets is read through: a new fetch takes longer.
 _READ_THROUGH = 10_000
 
@@ -121,11 +116,6 @@ class CatchUpOptions:
         if self.threshold_ms is None:
             return end - offset > self.threshold
         return offset < end and offset in old_at
-
-
-def places(fetch_bytes: int) -> int:
-    """How many partitions can have one fetch each within `BUFFERED_BYTES`; at least one."""
-    return max(1, BUFFERED_BYTES // fetch_bytes)
 
 
 class Places:

@@ -24,11 +24,11 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import UnreadableRecordError
-from .catch_up import CatchUpOptions, places, shares
+from .catch_up import CatchUpOptions, shares
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.polling import StepsBeside, fetch_step, would_only_wait
 from .kafka_python.records import ReadableRecords
-from .kafka_python.second_reader import Bell, Read, SecondReader
+from .kafka_python.second_reader import Bell, Read, SecondReader, places
 from .membership.ownership import Ownership
 from .offsets.found_records import count, within
 from .offsets.offset_set import Gap, above
