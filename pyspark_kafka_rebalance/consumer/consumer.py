@@ -34,10 +34,10 @@ from ..errors import OptionError, PartitionsLostError
 from ..transport.forks import leave_to_parent, refuse
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
-from .catching_up import CatchingUp
 from .cluster_queries import ClusterQueries, leader_gone
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
+from .gaps_beside_live import CatchingUp
 from .kafka_python.backlogs import LogBacklogs
 from .kafka_python.coordinator import GroupCoordinator, replace_coordinator
 from .kafka_python.polling import (

@@ -13,8 +13,8 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from ..errors import UnreadableRecordError
-from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
+from .gaps_beside_live import CatchingUp, records_left
 from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
 from .poll_result import PollResult
 from .progress.hand_outs import HandOuts

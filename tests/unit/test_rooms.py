@@ -80,7 +80,7 @@ CONSUMER_ROOMS = [
     "commits",
     "membership",
     "progress",
-    "catching_up",
+    "gaps_beside_live",
     "reading",
     "polls",
     "consumer",
