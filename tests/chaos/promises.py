@@ -53,6 +53,6 @@ FAILS_ON_RENEWAL = "options.md: A topic that is recreated at once … counts as 
 FAILS_ON_RENEWAL += "fails, even if all that it had read is committed"
 ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
 ALL_OR_NONE += "the restart point"
-READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
+READ_ON = "producer-groups.md: Start it again, and it continues where it was"
 COMMITTED_ONLY = "what read_committed means to every Kafka client"
 ONE_VALUE = "what an offset means to every Kafka client"
