@@ -207,9 +207,8 @@ def judge_settings(
         found = (
             "each Python process of Spark compiles PySpark again, which takes about half a second"
         )
-        yield hint(
-            "settings", found, f"python -m {NAME}.source.compiled_pyspark, once on each host"
-        )
+        command = f"python -m {NAME}.source.spark.compiled_pyspark"
+        yield hint("settings", found, f"{command}, once on each host")
 
 
 _SWITCH_ON = (
