@@ -30,14 +30,8 @@ def positions_in(
 ) -> tuple[dict[TopicPartition, int], list[int]]:
     """Find where a query stands: at the end of the last batch that it has committed.
 
-    Parameters
-    ----------
-    files : CheckpointFiles
-        The query's checkpoint.
-    source : str, optional
-        The source to use, by its number in the plan or its name; all of them by default.
-    one_group : bool
-        Whether the sources share a group, so that a partition stands at its furthest position.
+    ``source`` is its number in the plan or its name; by default all are used. ``one_group``: the
+    sources share a group, so that a partition stands at its furthest position.
 
     Returns
     -------

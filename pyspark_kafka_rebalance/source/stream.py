@@ -58,13 +58,8 @@ _SETTLED_FOR_S = 1.0
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's calls. Pure and picklable until the planner process first calls it.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        Validated options.
-    trigger_is_told : bool
-        Whether Spark tells the reader about AvailableNow and Once. If it does not, any trigger may
-        be one of them, and the first batch must have all there is.
+    ``trigger_is_told``: Spark tells the reader about AvailableNow and Once. If it does not, any
+    trigger may be one of them, and the first batch must have all there is.
     """
 
     def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:

@@ -42,16 +42,8 @@ class UnknownGroupError(KafkaRebalanceError):
 class GroupLook:
     """Looks at one group; a context manager.
 
-    Parameters
-    ----------
-    client_config : mapping
-        The settings common to kafka-python's clients; ``bootstrap_servers`` is a list.
-    group_id : str
-        The group.
-    isolation_level : str
-        With ``read_committed``, logs end before the first open transaction.
-    timeout_s : float
-        Timeout for reading offsets; timestamps get the same again.
+    ``bootstrap_servers`` is a list. With ``read_committed``, logs end before the first open
+    transaction. The timeout is for reading offsets; timestamps get the same again.
     """
 
     def __init__(

@@ -100,12 +100,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
 def connect_jars() -> Path:
     """The folder with the jars of a worker of Kafka Connect, of the broker's version.
 
-    Only the benchmark that compares with Connect fetches them.
-
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Only the benchmark that compares with Connect fetches them. Raises as :func:`broker_jars`.
     """
     return _with_dependencies(f"connect-{KAFKA_VERSION}", [*_CONNECT, _LOGGER])
 
@@ -113,10 +108,7 @@ def connect_jars() -> Path:
 def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
     """Return only these jars, without their dependencies, in the order given.
 
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Raises as :func:`broker_jars`.
     """
     jars = cache_folder() / "jars"
     wanted = [jars / coordinate.file_name for coordinate in coordinates]

@@ -53,20 +53,12 @@ class QueryProcess(SparkProcess):
     ----------
     name : str
         The reader's name in the ledger.
-    options : mapping
-        The source's options.
     ledger, work : Path
         The shared ledger; a folder for this query's checkpoint and log (kept between restarts).
-    trigger : dict
-        For ``DataStreamWriter.trigger``.
     batch_s : float
         A batch takes at least this long: the sink waits, as a slow sink would.
     row_s : float
         A batch also takes at least this long for each of its rows.
-    source : str
-        The source's format.
-    conf : mapping
-        More Spark settings.
     writer_options : mapping
         The sink's options in addition to ``checkpointLocation``.
     parallelism : int
@@ -170,10 +162,7 @@ def warm_up(spark: SparkSession) -> None:
 def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[str]) -> bool:
     """Run the query until an order to "stop", which is graceful, or until it ends.
 
-    Returns
-    -------
-    bool
-        Whether it was ordered to stop.
+    Returns whether it was ordered to stop.
     """
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame

@@ -17,13 +17,7 @@ from .offset_log import parse_offset_log
 
 
 class CommitLog:
-    """Reads which batches the query has committed.
-
-    Parameters
-    ----------
-    location : str
-        The query's ``checkpointLocation``, parsed: an absolute path or a URI.
-    """
+    """Reads which batches the query has committed; the location is parsed."""
 
     def __init__(self, location: str) -> None:
         self._location = location

@@ -38,17 +38,7 @@ _ASK_FOR_COMMIT_S = 1.0
 
 
 class BatchProofs:
-    """Every call takes the state's lock, and wakes the pump if it proves a batch.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the batches, and records what is proven.
-    pump : Pump
-        Woken by a proof, because it commits what is proven.
-    """
+    """Every call takes the state's lock, and wakes the pump if it proves a batch."""
 
     def __init__(self, options: SourceOptions, state: QueryState, pump: Pump) -> None:
         self._options = options
@@ -85,10 +75,7 @@ class BatchProofs:
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: this proves the previous one if it is logged.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark goes on from another offset than the end of the batch planned last.
+        Raises KafkaRebalanceError if ``start`` is not the end of the batch planned last.
         """
         with self._state as state:
             batches = state.assignment.batches
@@ -163,10 +150,7 @@ class BatchProofs:
     def look(self, wait_s: float | None = None) -> bool:
         """Look whether the batch planned last is in the commit log, which proves it.
 
-        Parameters
-        ----------
-        wait_s : float, optional
-            How long to wait for a store's answer; by default a later look picks it up.
+        Waits this long for a store's answer; by default a later look picks it up.
         """
         with self._state as state:
             offset = state.assignment.batches.last_end
@@ -205,19 +189,6 @@ class OverdueBatch:
     help.
 
     Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows which batch is under way, and records what is given up.
-    members : QueryMembers
-        The members that leave.
-    proofs : BatchProofs
-        May know that the batch is done.
-    foreign_ranges : ForeignRanges
-        While it waits for others, the batch is not being read yet, and its clock does not run.
     """
 
     def __init__(

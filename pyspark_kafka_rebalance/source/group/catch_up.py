@@ -24,17 +24,7 @@ if TYPE_CHECKING:
 
 
 class CatchUp:
-    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the gaps, and the pace.
-    log_ends : LogEnds
-        Knows where the logs begin.
-    """
+    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch."""
 
     def __init__(self, options: SourceOptions, state: QueryState, log_ends: LogEnds) -> None:
         self._options = options
@@ -50,18 +40,9 @@ class CatchUp:
     ) -> CaughtUp:
         """Decide what the next batch reads of the gaps; handed out together with the live ranges.
 
-        Parameters
-        ----------
-        limit : ReadLimit
-            Spark's read limit; ``Once`` reads all.
-        run : AvailableNowRun or None
-            A run with an end reads nothing beyond it.
-        loss : DataLoss
-            Raises an error if retention deleted part of a gap, or warns, and the gap shrinks.
-        ends : Mapping[TopicPartition, int]
-            The end offsets that the live ranges were planned with. A gap can reach beyond the last
-            stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that
-            far would wait for the transaction, with all its live records.
+        ``ends`` are those that the live ranges were planned with. A gap can reach beyond the last
+        stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that far
+        would wait for the transaction, with all its live records.
         """
         if self._options.catch_up is None:
             return NOTHING

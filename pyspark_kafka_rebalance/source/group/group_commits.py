@@ -37,23 +37,7 @@ _LOOK_EVERY_S = 0.005
 
 
 class GroupCommits:
-    """Gives each member the proven offsets of the partitions that it owns.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is proven, and records what is acknowledged.
-    members : QueryMembers
-        Each commits what it owns.
-    pump : Pump
-        :meth:`finish` keeps its deadline; its failure ends a wait.
-    proofs : BatchProofs
-        May prove the last batch at the end.
-    deletions : DeletionWatch
-        Partitions that it doubts are not committed.
-    """
+    """Gives each member the proven offsets of the partitions that it owns."""
 
     def __init__(
         self,

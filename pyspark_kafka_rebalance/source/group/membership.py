@@ -71,35 +71,8 @@ _LOG_POSITIONS_AFTER_S = 1.0
 class QueryMembership:
     """The ``readers`` members of one query run.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The source's options.
-    client_id : str
-        Prefix of the members' client ids: the run's name.
-    identity : QueryIdentity, optional
-        The query, which outlives the run; by default a new one.
-
-    Attributes
-    ----------
-    joining : Joining
-        Waits for the members.
-    proofs : BatchProofs
-        Decides from Spark's calls which batches are proven.
-    commits : GroupCommits
-        Commits what is proven to the group.
-    log_ends : LogEnds
-        Knows where the logs end.
-    record_times : RecordTimes
-        Looks up the records' timestamps.
-    deletions : DeletionWatch
-        Finds deleted partitions.
-    coverage : Coverage
-        Finds what a run with an end would leave unread.
-    foreign_ranges : ForeignRanges
-        Finds what others deliver of a batch.
-    catch_up : CatchUp
-        Plans what to read below the live positions, with ``parallelRebalance=live``.
+    ``client_id`` is the prefix of their client ids, the run's name. The identity is the query's,
+    which outlives the run; by default a new one.
     """
 
     def __init__(
@@ -213,18 +186,9 @@ class QueryMembership:
     ) -> None:
         """Spark reruns a batch of its log, before the members join.
 
-        Parameters
-        ----------
-        proven : Mapping[TopicPartition, int]
-            Positions after the batches before it.
-        ranges : Mapping[TopicPartition, OffsetRange]
-            What it reads.
-        end : dict
-            The offset where it ends.
-        imported : collection of TopicPartition
-            The ``imported`` field of that offset.
-        catch_up, gaps : mapping
-            What it reads below the live positions, and what is left there after it.
+        ``proven`` are the positions after the batches before it; ``ranges`` and ``catch_up`` what
+        it reads, ``end`` and ``imported`` of the offset where it ends, ``gaps`` what is left after
+        it.
         """
         with self._state as state:
             state.starts.resume(imported)
@@ -256,12 +220,7 @@ class QueryMembership:
 
         Spark's log must have the start before the first record is read, because the group can
         forget it. The same holds for gaps that changed because records are gone from Kafka, or
-        because another query has read some.
-
-        Parameters
-        ----------
-        at_once : bool
-            Whether there is no later trigger.
+        because another query has read some. ``at_once``: there is no later trigger.
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
@@ -295,13 +254,7 @@ class QueryMembership:
     ) -> BatchState | None:
         """The last step of planning, under the lock: record the ranges that are still certain.
 
-        With ``maxTaskIdleMs`` all or none of them.
-
-        Returns
-        -------
-        BatchState or None
-            The batch's ranges, what it reads of gaps, its event rows, and the state of the group;
-            None if nothing is worth a batch.
+        With ``maxTaskIdleMs`` all or none of them. None if nothing is worth a batch.
         """
         with self._state as state:
             assignment = state.assignment

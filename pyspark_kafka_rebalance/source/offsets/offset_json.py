@@ -195,10 +195,7 @@ def _of_topics(
 def parse_offset(value: Any) -> StreamOffset:
     """Parse a result of :func:`offset_to_json`, after any number of round trips through JSON.
 
-    Raises
-    ------
-    OffsetFormatError
-        Names the field that is malformed, or the version.
+    Raises OffsetFormatError; names the field that is malformed, or the version.
     """
     if (of_built_in := parse_built_in(value)) is not None:
         return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)

@@ -22,10 +22,7 @@ class Times(Protocol):
     def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and a batch of these cannot read.
 
-        Parameters
-        ----------
-        planned : collection of TopicPartition
-            Those whose positions the batch is planned from. Others may have come since.
+        The batch is planned from the positions of ``planned``; others may have come since.
         """
         ...
 
@@ -57,12 +54,8 @@ class Times(Protocol):
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
         """Send the next batch's likely requests in advance, so that it need not wait for them.
 
-        Parameters
-        ----------
-        first_at : Mapping[TopicPartition, int]
-            As for :meth:`first_at`; replaces what was prepared before.
-        newest : bool
-            Whether the latest records must be queried again.
+        ``first_at`` replaces what was prepared before; ``newest`` requests the latest records
+        again.
         """
         ...
 

@@ -41,17 +41,7 @@ _IDENTIFY_AGAIN_S = 1.0
 
 
 class DeletionWatch:
-    """Requests what ``DeletedPartitions`` wants to know, and takes what is gone out of the state.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Updated with what is deleted.
-    members : QueryMembers
-        Their client makes the look-ups.
-    """
+    """Requests what ``DeletedPartitions`` needs, and takes deleted partitions out of the state."""
 
     def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
         self._options = options
@@ -287,12 +277,7 @@ class DeletionWatch:
     def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """The given partitions that no longer exist, according to freshly fetched metadata.
 
-        Raises
-        ------
-        AuthorizationError
-            DESCRIBE is not granted on some of the topics.
-        kafka.errors.KafkaTimeoutError
-            No broker answers.
+        Raises AuthorizationError if DESCRIBE is not granted, or a KafkaTimeoutError.
         """
         with self._members.asking() as client:
             return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
@@ -326,17 +311,6 @@ class ReplacedTopics:
     group's offsets together with the old topic, so the metadata is fetched only for partitions
     without an offset. A group that assigns by topic id revokes the partition from its owner. If
     that is this query, it sees the new id, and it has lost records. Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows the topics' ids, and forgets the old partitions.
-    members : QueryMembers
-        They forget their commits.
-    deletions : DeletionWatch
-        Knows which partitions left this query lately.
     """
 
     def __init__(
@@ -382,22 +356,9 @@ class ReplacedTopics:
     ) -> set[TopicPartition]:
         """Forget what is known of partitions whose topic was deleted and created anew.
 
-        Parameters
-        ----------
-        member : QueryMember
-            The member that was assigned these.
-        cluster : DeferredRevokeConsumer
-            Its client for look-ups.
-        partitions : collection of TopicPartition
-            The partitions without a start.
-        committed : collection of TopicPartition
-            Those of which the group has an offset.
-
-        Returns
-        -------
-        set
-            Partitions that this query had until just now. The group's offset of such a partition
-            may be the query's own, committed by topic name.
+        ``committed`` are those of which the group has an offset. Returns the partitions that this
+        query had until just now: the group's offset of such a partition may be the query's own,
+        committed by topic name.
         """
         assigned = {p: member.assigned_topic_id(p) for p in partitions}
         topic_ids = {p.topic: found for p, found in assigned.items() if found is not None}

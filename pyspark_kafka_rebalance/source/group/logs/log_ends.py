@@ -73,29 +73,14 @@ class _Measured(NamedTuple):
 
 
 class LogEnds:
-    """Answers from the last look-ups where they are new enough.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        Their client makes the look-ups.
-    pump : Pump
-        Cancels waits when it shuts down.
-
-    Attributes
-    ----------
-    asked_at : float
-        When the ends were last requested; seconds, monotonic.
-    """
+    """Answers from the last look-ups where they are new enough."""
 
     def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
         self._options = options
         self._members = members
         self._pump = pump
         self._ends: dict[TopicPartition, int] = {}
-        self.asked_at = 0.0
+        self.asked_at = 0.0  #: when the ends were last requested; seconds, monotonic
         self._known: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._high_watermarks_at = 0.0
@@ -175,12 +160,8 @@ class LogEnds:
 
         Makes a request only under read_committed: there, an open transaction holds the end offset
         below the high watermark. A high watermark at or above the position may be a second old.
-        Partitions whose leader does not answer are left out.
-
-        Parameters
-        ----------
-        positions : Mapping[TopicPartition, int]
-            Their positions. :meth:`end_offsets` must just have returned their end offsets.
+        Partitions whose leader does not answer are left out. :meth:`end_offsets` must just have
+        returned the end offsets of these partitions.
         """
         if self._options.isolation_level == "read_uncommitted":
             return {p: self._ends[p] for p in positions}
@@ -195,10 +176,8 @@ class LogEnds:
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
         """End offsets of every partition of the subscribed topics, whichever member owns it.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            The leaders of some partitions do not answer within a minute; names the partitions.
+        Raises KafkaRebalanceError if some leaders do not answer within a minute; names the
+        partitions.
         """
         partitions = self._members.partitions()
         deadline = time.monotonic() + _ALL_ENDS_WITHIN_S
@@ -234,16 +213,7 @@ class LogEnds:
 
         Partitions whose leader does not answer are left out, and requested again a little later.
         The answers are at most a minute old, and their logs at most a quarter longer by now.
-
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int]
-            End offsets, exclusive.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers refuse to answer.
+        Raises KafkaRebalanceError if the brokers refuse to answer.
         """
         now = time.monotonic()
         aged = now - self._measured_at > _BYTES_PER_OFFSET_MAX_AGE_S

@@ -45,15 +45,6 @@ class AwaitedPartitions:
 
     A partition can be on its way from one member of the query to another, above all while they
     join. Its records would come late if the other partitions were read in the meantime.
-
-    Parameters
-    ----------
-    state : QueryState
-        Knows what is owned.
-    members : QueryMembers
-        Know whether they have settled.
-    clock : callable
-        Seconds, monotonic.
     """
 
     def __init__(
@@ -135,19 +126,7 @@ _AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class RecordTimes:
-    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        Their client makes the look-ups.
-    state : QueryState
-        Knows what is owned.
-    log_ends : LogEnds
-        Requests the latest records, before the ends of the logs.
-    """
+    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it."""
 
     def __init__(
         self, options: SourceOptions, state: QueryState, members: QueryMembers, log_ends: LogEnds
@@ -236,12 +215,8 @@ class RecordTimes:
         """Read these ranges; of a long range maybe only the first part.
 
         Skips records that are gone, and returns no rows for a damaged range, since the read of the
-        batch reports both. Partitions whose leader does not answer are left out.
-
-        Raises
-        ------
-        AuthorizationError
-            READ is not granted on a topic.
+        batch reports both. Partitions whose leader does not answer are left out. Raises
+        AuthorizationError if READ is not granted on a topic.
         """
         try:
             return self._read(ranges)

@@ -37,21 +37,7 @@ _STARTS_WITHIN_S = 60.0
 
 
 class Coverage:
-    """Waits until every partition is covered, or says which are not; for the planner's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is ours.
-    members : QueryMembers
-        Their client makes the look-ups.
-    log_ends : LogEnds
-        Knows where the logs end.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
+    """Waits until every partition is covered, or says which are not; for the planner's thread."""
 
     def __init__(
         self,
@@ -97,24 +83,12 @@ class Coverage:
         planned only after this wait: the batch of Once would miss the records. A revoke that waits
         for a batch under way ends the wait.
 
-        The wait lasts at most :attr:`within_s`, then raises. After that it waits for the starts of
-        our partitions, for as long as a broker may take to restart, and goes on without them.
+        The wait lasts at most :attr:`within_s`, then raises KafkaRebalanceError with the
+        partitions. After that it waits for the starts of our partitions, for as long as a broker
+        may take to restart, and goes on without them.
 
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            As in :meth:`uncovered`.
-        until : callable
-            Ends the wait early.
-        patience_s : callable
-            How long after the members have joined to go on without an error, whatever is uncovered;
-            None: never.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            Some partitions were neither ours nor a live member's for longer than the group may
-            take; names them.
+        ``until`` ends the wait early. ``patience_s`` is how long after the members have joined to
+        go on without an error, whatever is uncovered; None: never.
         """
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
@@ -157,15 +131,8 @@ class Coverage:
     def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
         """Partitions with unread records that neither we nor another live member own.
 
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            End offsets to read to, exclusive; by default the current ones.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not say what other members own, or the membership has failed.
+        ``ends`` are the end offsets to read to, exclusive; by default the current ones. Raises
+        KafkaRebalanceError if the brokers do not say what others own, or the membership has failed.
         """
         self._members.client()  # waits until they are built
         if self._options.partitions is not None:

@@ -29,19 +29,7 @@ _LOOK_EVERY_S = 0.005
 
 
 class Joining:
-    """Used by the planner's thread, while the pump polls the members.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is assigned, and what has a start.
-    members : QueryMembers
-        The members that join.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
+    """Used by the planner's thread, while the pump polls the members."""
 
     #: Whether :meth:`has_others` has found any; False if it was not called.
     found_others = False
@@ -84,16 +72,8 @@ class Joining:
     ) -> None:
         """Wait until the members have joined and know where their partitions start.
 
-        Ends early when a revoke waits for the next batch.
-
-        Parameters
-        ----------
-        until : callable
-            Ends the wait early as well.
-        timeout_s : float
-            The longest wait.
-        unchanged_s : float
-            How long nothing must have changed; ignored with ``assign``, which has no other members.
+        Ends early when a revoke waits for the next batch, or ``until`` says so. Nothing must have
+        changed for ``unchanged_s``; not with ``assign``, which has no other members.
         """
         deadline = time.monotonic() + timeout_s
         unchanged_s = unchanged_s if self._options.partitions is None else 0.0

@@ -36,19 +36,9 @@ log = logging.getLogger(__name__)
 def new_to_group(
     partitions: Collection[TopicPartition], committed: Collection[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Find the partitions that are new to the group.
+    """Find the partitions of the topics that are new to the group.
 
-    Parameters
-    ----------
-    partitions : collection of TopicPartition
-        All partitions of the topics.
-    committed : collection of TopicPartition
-        The partitions for which the group has a committed offset.
-
-    Returns
-    -------
-    frozenset of TopicPartition
-        The partitions without one, in topics that the group reads.
+    They have no committed offset, in topics that the group reads.
     """
     topics = {p.topic for p in committed}
     return frozenset(p for p in partitions if p.topic in topics and p not in committed)
@@ -59,19 +49,7 @@ _ASK_AGAIN_S = 0.02
 
 
 class KnownToGroup:
-    """Asks for new partitions before the members join, and for offsets once they may be behind.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Says what to ask for, and records the answers.
-    members : QueryMembers
-        They make the look-ups.
-    pump : Pump
-        Ends a wait when it is stopping.
-    """
+    """Asks for new partitions before the members join, and for offsets once they may be behind."""
 
     def __init__(
         self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump

@@ -259,10 +259,7 @@ class Marks:
     ) -> int:
         """Decide where a newly assigned partition starts; parameters as in ``Positioning``.
 
-        Parameters
-        ----------
-        unread : bool
-            Whether no unproven batch reads it.
+        ``unread``: no unproven batch reads it.
         """
         known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
         start = otherwise if known < 0 else known

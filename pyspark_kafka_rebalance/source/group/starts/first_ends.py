@@ -26,17 +26,7 @@ _WITHIN_MS = 2_000
 
 
 class FirstEnds:
-    """One look-up, requested by the constructor; used by the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Says which partitions may start at the end, and records the ends.
-    cluster : DeferredRevokeConsumer
-        Makes the look-up; has the topics' metadata.
-    """
+    """One look-up, requested by the constructor; used by the pump's thread."""
 
     def __init__(
         self, options: SourceOptions, state: QueryState, cluster: DeferredRevokeConsumer

@@ -28,17 +28,7 @@ _NAMED = 20
 
 
 class IgnoredStarts:
-    """Logs each such partition once.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows whether there is a checkpoint.
-    joining : Joining
-        Knows whether the group had members before ours joined.
-    """
+    """Logs each such partition once."""
 
     def __init__(self, options: SourceOptions, state: QueryState, joining: Joining) -> None:
         self._options = options

@@ -33,19 +33,7 @@ _NAMED = 20
 
 
 class RestoredStarts:
-    """Commits the lower offsets before the partitions start, and logs what comes again.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is this query's own.
-    members : QueryMembers
-        The run's members.
-    identity : QueryIdentity
-        The query.
-    """
+    """Commits the lower offsets before the partitions start, and logs what comes again."""
 
     def __init__(
         self,
@@ -73,18 +61,8 @@ class RestoredStarts:
     ) -> set[TopicPartition]:
         """Commit where the checkpoint stands, for partitions where this query itself went beyond.
 
-        Parameters
-        ----------
-        member : QueryMember
-            Owns the partitions.
-        commits : mapping
-            The group's last commits.
-
-        Returns
-        -------
-        set of TopicPartition
-            Partitions whose start is to be looked up again: once the group is where they start, or
-            once it is certain whether another run of this query is alive.
+        Returns the partitions whose start is to be looked up again: once the group is where they
+        start, or once it is certain whether another run of this query is alive.
         """
         self._waiting.difference_update(commits)
         with self._state as state:

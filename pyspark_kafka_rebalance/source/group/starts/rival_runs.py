@@ -33,15 +33,7 @@ _MARGIN_S = 5.0
 
 
 class RivalRuns:
-    """Describes the group at intervals while some other run of the query is in doubt.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        The run's own members.
-    """
+    """Describes the group at intervals while some other run of the query is in doubt."""
 
     def __init__(self, options: SourceOptions, members: QueryMembers) -> None:
         self._options = options

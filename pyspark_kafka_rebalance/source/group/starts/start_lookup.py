@@ -41,23 +41,7 @@ class _Log(NamedTuple):
 
 
 class StartLookup:
-    """Finds the start of every partition that has none yet, once in each round of the pump.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the rules, and records the starts.
-    members : QueryMembers
-        Each makes the look-ups for what it owns.
-    deletions : DeletionWatch
-        Knows which partitions left this query lately.
-    identity : QueryIdentity
-        The query.
-    joining : Joining
-        Knows whether the group had other members.
-    """
+    """Finds the start of every partition that has none yet, once in each round of the pump."""
 
     def __init__(
         self,
@@ -79,12 +63,8 @@ class StartLookup:
     def find(self) -> None:
         """Find out where newly assigned partitions start.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            There is no record at the timestamp or later, and the strategy is ``error``.
-        kafka.errors.KafkaError
-            A broker refuses to answer.
+        Raises KafkaRebalanceError if there is no record at a timestamp or later and the strategy is
+        ``error``, and the KafkaError of a broker that refuses to answer.
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
