@@ -6,7 +6,6 @@ Used by the planner's thread. ``plan/catch_up`` decides how much is read, lowest
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
@@ -16,19 +15,15 @@ from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
 from ..spark.read_limits import ReadAllAvailable, ReadLimit
 from .batches.batch import NOTHING, CaughtUp
+from .clients.query_part import QueryCore, QueryPart
 from .logs.log_ends import LogEnds
-from .query_state import QueryState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
 
 
-class CatchUp:
+class CatchUp(QueryPart):
     """Drops from the gaps what retention has deleted, and shares the rest out to the next batch."""
 
-    def __init__(self, options: SourceOptions, state: QueryState, log_ends: LogEnds) -> None:
-        self._options = options
-        self._state = state
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
         self._log_ends = log_ends
 
     def plan(

@@ -36,6 +36,7 @@ from .batches.batch import NOTHING, CaughtUp
 from .catch_up import CatchUp
 from .clients.query_member import QueryMember
 from .clients.query_members import QueryMembers, partitions_of
+from .clients.query_part import QueryCore
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .logs.deletion_watch import DeletionWatch
 from .logs.log_ends import LogEnds
@@ -95,24 +96,19 @@ class QueryMembership:
             options, OwnCommits(identity, client_id, options.follows_checkpoint, in_order)
         )
         self._members = QueryMembers(options, client_id, self._state, self._pump)
-        self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
-        self.joining = Joining(options, self._state, self._members, self._pump)
-        self.log_ends = LogEnds(options, self._members, self._pump)
-        self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
-        self.deletions = DeletionWatch(options, self._state, self._members)
-        self._start_lookup = StartLookup(
-            options, self._state, self._members, self.deletions, identity, self.joining
-        )
-        self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
-        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
-        self.catch_up = CatchUp(options, self._state, self.log_ends)
-        self.proofs = BatchProofs(options, self._state, self._pump)
-        self.commits = GroupCommits(
-            options, self._state, self._members, self._pump, self.proofs, self.deletions
-        )
-        self._overdue_batch = OverdueBatch(
-            options, self._state, self._members, self.proofs, self.foreign_ranges
-        )
+        self._core = core = QueryCore(options, self._state, self._members, self._pump)
+        self._known_to_group = KnownToGroup(core)
+        self.joining = Joining(core)
+        self.log_ends = LogEnds(core)
+        self.record_times = RecordTimes(core, self.log_ends)
+        self.deletions = DeletionWatch(core)
+        self._start_lookup = StartLookup(core, self.deletions, identity, self.joining)
+        self.coverage = Coverage(core, self.log_ends)
+        self.foreign_ranges = ForeignRanges(core)
+        self.catch_up = CatchUp(core, self.log_ends)
+        self.proofs = BatchProofs(core)
+        self.commits = GroupCommits(core, self.proofs, self.deletions)
+        self._overdue_batch = OverdueBatch(core, self.proofs, self.foreign_ranges)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -186,9 +182,8 @@ class QueryMembership:
     ) -> None:
         """Spark reruns a batch of its log, before the members join.
 
-        ``proven`` are the positions after the batches before it; ``ranges`` and ``catch_up`` what
-        it reads, ``end`` and ``imported`` of the offset where it ends, ``gaps`` what is left after
-        it.
+        It starts at the ``proven`` positions, reads ``ranges`` and ``catch_up``, and leaves
+        ``gaps``. ``end`` is the offset where it ends, ``imported`` the field of that offset.
         """
         with self._state as state:
             state.starts.resume(imported)
@@ -294,7 +289,7 @@ class QueryMembership:
             cluster = self._members.cluster_of(0)
             there = partitions_of(self._options, cluster)
             state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
-        first_ends = FirstEnds(self._options, self._state, cluster)
+        first_ends = FirstEnds(self._core)
         self._members.build_others()
         first_ends.note()
         self._members.are_built()

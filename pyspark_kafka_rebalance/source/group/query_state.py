@@ -18,7 +18,6 @@ event of the pump.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
@@ -78,12 +77,7 @@ class QueryState:
         self._lock.acquire()
         return self._shared
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()
 
     def unchanged_s(self) -> float:

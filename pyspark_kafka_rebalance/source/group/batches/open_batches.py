@@ -110,7 +110,7 @@ class OpenBatches:
     def prove(self, end: dict[str, Any]) -> list[Batch]:
         """The batch that ends here and all before it are proven; returns those.
 
-        None if no open batch ends here, because it was proven before.
+        Empty if no open batch ends here, because it was proven before.
         """
         for index, batch in enumerate(self._open):
             if batch.end == end:
@@ -235,7 +235,7 @@ def _ends(batch: Batch) -> dict[TopicPartition, int]:
 
 
 class BatchTime:
-    """Times the oldest unproven batch, by the caller's clock; None for no limit."""
+    """Times the oldest unproven batch, by the caller's clock; ``limit_s`` is None for no limit."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s

@@ -51,9 +51,7 @@ class AssignClient:
     """
 
     def __init__(
-        self,
-        client: DeferredRevokeConsumer,
-        partitions: Collection[TopicPartition],
+        self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> None:
         self._client = client
         self._wanted = frozenset(partitions)

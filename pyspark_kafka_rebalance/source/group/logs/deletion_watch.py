@@ -18,18 +18,17 @@ from kafka.structs import TopicPartition
 
 from ....errors import names_of
 from ..clients.query_member import QueryMember
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..owned.deleted_partitions import (
     TOPIC_IDS_TIMEOUT_MS,
     DeletedPartitions,
     Left,
     ask_for_missing,
 )
-from ..query_state import QueryState
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +39,11 @@ _FORGET_EVERY_S = 60.0
 _IDENTIFY_AGAIN_S = 1.0
 
 
-class DeletionWatch:
+class DeletionWatch(QueryPart):
     """Requests what ``DeletedPartitions`` needs, and takes deleted partitions out of the state."""
 
-    def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._decision = DeletedPartitions()
         # And not seen again since. Replaced, never changed, because the planner reads it too.
         self._deleted: frozenset[TopicPartition] = frozenset()
@@ -54,7 +51,7 @@ class DeletionWatch:
         self._identify_at = 0.0
         self._asked_after = 0  # the batch after which topic ids were last requested
         # With assign, missing partitions have already failed the query.
-        self._has_looked = options.partitions is not None
+        self._has_looked = core.options.partitions is not None
 
     @property
     def deleted(self) -> frozenset[TopicPartition]:
@@ -304,7 +301,7 @@ def _gone(client: DeferredRevokeConsumer, topics: set[str]) -> set[str]:
     return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)
 
 
-class ReplacedTopics:
+class ReplacedTopics(QueryPart):
     """Whether the topic of a newly assigned partition was deleted, or created anew.
 
     Nothing shows that while another member, or nobody, has the partition. But Kafka drops the
@@ -313,16 +310,8 @@ class ReplacedTopics:
     that is this query, it sees the new id, and it has lost records. Runs on the pump's thread.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        deletions: DeletionWatch,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, deletions: DeletionWatch) -> None:
+        super().__init__(core)
         self._deletions = deletions
         # Assigned partitions without a start whose topic was checked.
         self._looked_at: set[TopicPartition] = set()

@@ -15,14 +15,13 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.found_records import RecordTime
-from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
 from ...plan.log_sizes import log_sizes
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -72,13 +71,11 @@ class _Measured(NamedTuple):
         return self.told_end <= end <= max(longest, self.told_end)
 
 
-class LogEnds:
+class LogEnds(QueryPart):
     """Answers from the last look-ups where they are new enough."""
 
-    def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
-        self._options = options
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._ends: dict[TopicPartition, int] = {}
         self.asked_at = 0.0  #: when the ends were last requested; seconds, monotonic
         self._known: dict[TopicPartition, int] = {}
@@ -89,7 +86,7 @@ class LogEnds:
         self._ask_sizes_at = 0.0
         self._log_starts: dict[TopicPartition, int] = {}
         self._log_starts_at = 0.0
-        event_time = options.event_time
+        event_time = core.options.event_time
         self._wants_latest = event_time is not None and event_time.max_idle_ms > 0
         self._latest: Mapping[TopicPartition, RecordTime | None] = {}
         self._latest_at = -math.inf
@@ -104,7 +101,9 @@ class LogEnds:
         fresh = now - self.asked_at <= END_OFFSETS_MAX_AGE_S
         if not fresh or not self._ends.keys() >= set(partitions):
             with self._members.asking() as client:
-                if self._wants_latest and not self._know_latest(now, partitions):
+                recent = now - self._latest_at <= _LATEST_MAX_AGE_S
+                know_latest = recent and self._latest.keys() >= set(partitions)
+                if self._wants_latest and not know_latest:
                     # Requested before the ends, so that these records lie before them.
                     self._latest = self._ask_latest(client, partitions)
                     self._latest_at = now
@@ -126,10 +125,6 @@ class LogEnds:
     def renew_latest(self) -> None:
         """Request the latest records together with the next ends."""
         self._latest_at = -math.inf
-
-    def _know_latest(self, now: float, partitions: Collection[TopicPartition]) -> bool:
-        recent = now - self._latest_at <= _LATEST_MAX_AGE_S
-        return recent and self._latest.keys() >= set(partitions)
 
     def _ask_latest(
         self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]

@@ -20,6 +20,7 @@ from ....fetch.offset_range import OffsetRange
 from ...plan.timelines import Rows
 from ...plan.times import SHORT
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_part import QueryCore, QueryPart
 from ..query_state import QueryState
 from .log_ends import LogEnds
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ....fetch.fetcher import RangeFetcher
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -48,10 +48,7 @@ class AwaitedPartitions:
     """
 
     def __init__(
-        self,
-        state: QueryState,
-        members: QueryMembers,
-        clock: Callable[[], float] = time.monotonic,
+        self, state: QueryState, members: QueryMembers, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._state = state
         self._members = members
@@ -125,15 +122,12 @@ _PATIENCE_MS = 5_000
 _AHEAD_BYTES = 4 * 1024 * 1024
 
 
-class RecordTimes:
+class RecordTimes(QueryPart):
     """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it."""
 
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, log_ends: LogEnds
-    ) -> None:
-        self._options = options
-        self._members = members
-        self._awaited = AwaitedPartitions(state, members)
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
+        self._awaited = AwaitedPartitions(core.state, core.members)
         self._log_ends = log_ends
         self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
         self._leaderships_ms = -1.0

@@ -10,20 +10,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..logs.log_ends import LogEnds
-from ..query_state import QueryState
 from .live_owners import LiveOwnerWatch
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -36,23 +31,13 @@ _STARTS_TICK_S = 0.005
 _STARTS_WITHIN_S = 60.0
 
 
-class Coverage:
+class Coverage(QueryPart):
     """Waits until every partition is covered, or says which are not; for the planner's thread."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        log_ends: LogEnds,
-        pump: Pump,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
         self._log_ends = log_ends
-        self._pump = pump
-        self._live_owners = LiveOwnerWatch(options)
+        self._live_owners = LiveOwnerWatch(core.options)
         self._read_by_group: frozenset[TopicPartition] = frozenset()
 
     @property

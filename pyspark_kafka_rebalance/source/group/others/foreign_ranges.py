@@ -25,21 +25,18 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap
-from ....consumer.pump import Pump
 from ....errors import names_of
 from ....fetch.offset_range import OffsetRange
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..query_state import QueryState, SharedState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
+from ..query_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -257,16 +254,11 @@ _CHECK_EVERY_S = 0.2
 _TICK_S = 0.02
 
 
-class ForeignRanges:
+class ForeignRanges(QueryPart):
     """The planner's wait for other owners, and the pump's requests while it lasts."""
 
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._looked_at = 0.0
         # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()

@@ -147,11 +147,7 @@ class OwedCommits:
     """
 
     def __init__(
-        self,
-        partitions: OwnedPartitions,
-        marks: Marks,
-        gaps: GapMarks,
-        batches: OpenBatches,
+        self, partitions: OwnedPartitions, marks: Marks, gaps: GapMarks, batches: OpenBatches
     ) -> None:
         self._partitions = partitions
         self._marks = marks
@@ -257,7 +253,7 @@ class Marks:
     def start_at(
         self, partition: TopicPartition, committed: int | None, otherwise: int, unread: bool
     ) -> int:
-        """Decide where a newly assigned partition starts; parameters as in ``Positioning``.
+        """Decide where a newly assigned partition starts; see ``Positioning.start_at``.
 
         ``unread``: no unproven batch reads it.
         """

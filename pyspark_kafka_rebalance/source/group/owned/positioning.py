@@ -76,7 +76,8 @@ class Positioning:
         If it is far behind the ``end`` of its log, it goes on there.
 
         The offsets in between are set aside as a gap, merged with the gaps that are known below: by
-        the group's last commit and by this query. Both are right about what was processed.
+        the group's last commit (``committed``) and by this query. Both are right about what was
+        processed.
 
         A partition that comes back from another member of the same query is not behind because of a
         failure: the group's offset is still where the partition was released. The same is true if
