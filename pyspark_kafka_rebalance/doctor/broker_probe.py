@@ -93,10 +93,7 @@ class BrokerProbe:
         if group["error"]:
             return GroupFacts(group_id, error=group["error"])
         return GroupFacts(
-            group_id,
-            state=state,
-            members=len(group["members"]),
-            may_read=_may_read(group),
+            group_id, state=state, members=len(group["members"]), may_read=_may_read(group)
         )
 
     def _describe_group(self, group_id: str) -> Any:

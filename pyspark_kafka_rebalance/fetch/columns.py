@@ -63,7 +63,6 @@ class Columns(Protocol):
         Returns where the first batch starts that was not taken, because it is not plain or the
         columns are full. Always ``at`` in Python.
         """
-        ...
 
     def append_records(
         self, payload: Data, first: int, limit: int, wanted: Wanted
@@ -73,15 +72,12 @@ class Columns(Protocol):
         Returns the offset and the timestamp, in milliseconds, of the first record whose timestamp
         is null, because microseconds in 64 bits cannot hold it. Raises MalformedError.
         """
-        ...
 
     def append_row(self, row: Row) -> None:
         """Append a row, which adds nothing to `bytes`."""
-        ...
 
     def take(self) -> pa.RecordBatch:
         """Remove all rows and return them as one Arrow record batch of `record_schema`."""
-        ...
 
 
 class Extent(NamedTuple):

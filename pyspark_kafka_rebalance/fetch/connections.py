@@ -143,8 +143,7 @@ class ClusterConnections:
             **{key: client_config[key] for key in ("client_id",) if key in client_config}
         )
         self._manager = KafkaConnectionManager(
-            self._net,
-            **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
+            self._net, **{**client_config, "receive_message_max_bytes": receive_message_max_bytes}
         )
         prepare_connections(self._manager)
         self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Options for streams only; Spark's own source ignores them in a batch, too.
-_IGNORED = (
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-)
+_IGNORED = ("minOffsetsPerTrigger", "maxTriggerDelay", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
 
 
 @shows_our_errors

@@ -16,10 +16,7 @@ NO_PARTITION = "no such partition"
 NO_LEADER = "no leader"
 BEYOND_END = "beyond the end"
 
-_METADATA = {
-    Told.ANOTHER_COMMIT: "gaps of another commit",
-    Told.NEWER: "gaps of a newer version",
-}
+_METADATA = {Told.ANOTHER_COMMIT: "gaps of another commit", Told.NEWER: "gaps of a newer version"}
 
 
 @dataclass(frozen=True, slots=True)

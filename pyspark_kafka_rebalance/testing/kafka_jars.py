@@ -209,7 +209,7 @@ def _proxy_properties() -> list[str]:
     return properties
 
 
-def _main() -> int:
+def _main() -> None:
     parser = argparse.ArgumentParser(description="Fetch and cache the jars of a Kafka broker.")
     parser.add_argument(
         "--peer", action="store_true", help="also those of Spark's built-in Kafka source"
@@ -230,10 +230,8 @@ def _main() -> int:
             for jar in single_jars(SPARK_KAFKA_SOURCE):
                 print(f"peer: {jar}")
     except (LocalKafkaError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()
