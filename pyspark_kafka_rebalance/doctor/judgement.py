@@ -39,14 +39,7 @@ def judge_driver(
 ) -> Iterator[Finding]:
     """Judge the Python that runs the doctor, and would run the job.
 
-    Parameters
-    ----------
-    facts : PythonFacts
-        The facts of this Python.
-    working_directory : str
-        Where the doctor runs.
-    decoder_choice : str
-        The value of ``PYSPARK_KAFKA_REBALANCE_DECODER``.
+    ``decoder_choice`` is the value of ``PYSPARK_KAFKA_REBALANCE_DECODER``.
     """
     found = f"{_dotted(facts.version)}, {facts.executable}"
     if facts.version < PYTHON:
@@ -96,16 +89,9 @@ def _judge_decoder(facts: PythonFacts, working_directory: str, choice: str) -> F
 def judge_spark_python(
     facts: PythonFacts, driver: PythonFacts, variable: str, role: str
 ) -> Finding:
-    """Judge a Python that Spark starts.
+    """Judge a Python that Spark starts for ``role``, beside that of the driver, which runs the job.
 
-    Parameters
-    ----------
-    facts, driver : PythonFacts
-        The facts of that Python, and of the one that runs the job.
-    variable : str
-        The environment variable that names it; empty if Spark uses ``python3``.
-    role : str
-        What Spark starts it for.
+    ``variable`` is the environment variable that names it; empty if Spark uses ``python3``.
     """
     subject = f"Python for {role}"
     named = (
@@ -184,16 +170,9 @@ def judge_settings(
 ) -> Iterator[Finding]:
     """Recommend settings; a session can set them too, which the doctor cannot see.
 
-    Parameters
-    ----------
-    pyspark : str
-        PySpark's version.
-    defaults : Mapping[str, str]
-        ``spark-defaults.conf``.
-    uds_mode : str
-        The value of ``PYSPARK_UDS_MODE``, Spark's default for the setting.
-    compiled : bool or None
-        Whether PySpark's zip has compiled modules; None if there is no zip.
+    The defaults are ``spark-defaults.conf``, and ``uds_mode`` is ``PYSPARK_UDS_MODE``, Spark's
+    default for the setting. ``compiled``: PySpark's zip has compiled modules; None if there is no
+    zip.
     """
     if numbers_of(pyspark) >= (4, 1):
         if "true" in (defaults.get(_UNIX_SOCKET, "").lower(), uds_mode):

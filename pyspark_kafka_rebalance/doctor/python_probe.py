@@ -52,14 +52,9 @@ print("\\nDOCTOR " + json.dumps(found))
 
 
 def ask_python(command: str, paths: Sequence[Path] = ()) -> PythonFacts:
-    """Ask a Python.
+    """Ask a Python, which is a path or a name on the PATH.
 
-    Parameters
-    ----------
-    command : str
-        A path, or a name to find on the PATH.
-    paths : sequence of Path
-        The paths that Spark puts in front of PYTHONPATH.
+    ``paths`` are those that Spark puts in front of PYTHONPATH.
     """
     if shutil.which(command) is None:
         return PythonFacts(command, errors={"start": "there is no such program"})

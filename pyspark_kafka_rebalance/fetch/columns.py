@@ -59,71 +59,36 @@ class Columns(Protocol):
     def extend(self, records: Data, at: int, extent: Extent) -> int:
         """Append the batches that are plain to decode.
 
-        Parameters
-        ----------
-        records : Data
-            Record batches, the last of them possibly cut off.
-        at : int
-            Where to begin in them, in bytes.
-        extent : Extent
-            Which rows, and how many.
-
-        Returns
-        -------
-        int
-            Where the first batch starts that was not taken, because it is not plain or the columns
-            are full. Always `at` in Python.
+        The last of the record batches may be cut off; ``at`` is where to begin in them, in bytes.
+        Returns where the first batch starts that was not taken, because it is not plain or the
+        columns are full. Always ``at`` in Python.
         """
-        ...
 
     def append_records(
         self, payload: Data, first: int, limit: int, wanted: Wanted
     ) -> tuple[int, int] | None:
         """Append the wanted records of a batch, payload[first:limit]: all of them, or none.
 
-        Returns
-        -------
-        (int, int) or None
-            The offset and the timestamp, in milliseconds, of the first record whose timestamp is
-            null, because microseconds in 64 bits cannot hold it.
-
-        Raises
-        ------
-        MalformedError
-            The records are malformed.
+        Returns the offset and the timestamp, in milliseconds, of the first record whose timestamp
+        is null, because microseconds in 64 bits cannot hold it. Raises MalformedError.
         """
-        ...
 
     def append_row(self, row: Row) -> None:
         """Append a row, which adds nothing to `bytes`."""
-        ...
 
     def take(self) -> pa.RecordBatch:
         """Remove all rows and return them as one Arrow record batch of `record_schema`."""
-        ...
 
 
 class Extent(NamedTuple):
-    """Which record batches `Columns.extend` takes, and which rows of them.
+    """Which record batches `Columns.extend` takes, and which rows of them."""
 
-    Attributes
-    ----------
-    start, end : int
-        The wanted offsets: inclusive, exclusive.
-    check_crcs : bool
-        Whether checksums are compared.
-    transactions : bool
-        Whether batches of transactions are left to Python, because some are aborted.
-    full_rows, full_bytes : int
-        The number of rows, or of bytes, at which the columns are full.
-    """
-
-    start: int
-    end: int
+    start: int  #: the first wanted offset
+    end: int  #: exclusive
     check_crcs: bool
-    transactions: bool
-    full_rows: int
-    full_bytes: int
+    transactions: bool  #: whether batches of transactions are left to Python: some are aborted
+    full_rows: int  #: the columns are full with this many rows,
+    full_bytes: int  #: or bytes
 
 
 class Row(NamedTuple):

@@ -39,18 +39,7 @@ class DecompressionError(Exception):
 
 
 def decompress(codec: int, data: bytes | memoryview) -> bytes:
-    """Decompress the records of one batch.
-
-    Parameters
-    ----------
-    codec : int
-        As in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-    data : bytes or memoryview
-        The compressed records.
-
-    Returns
-    -------
-    bytes
+    """Decompress the records of one batch; codecs are 1 gzip, 2 snappy, 3 lz4, 4 zstd.
 
     Raises
     ------

@@ -44,19 +44,10 @@ _OF_CODECS = (
 
 
 def is_damage(error: BaseException, decode_again: Callable[[], object]) -> bool:
-    """Whether an error proves that the decoded bytes are damaged.
+    """Whether an error of the decoder proves that the decoded bytes are damaged.
 
-    Parameters
-    ----------
-    error : BaseException
-        What the decoder raised.
-    decode_again : callable
-        Decodes the same bytes, and changes nothing else.
-
-    Raises
-    ------
-    BaseException
-        What is no Exception, such as KeyboardInterrupt, passes through ``decode_again``.
+    ``decode_again`` decodes the same bytes, and changes nothing else. What it raises that is no
+    Exception, such as KeyboardInterrupt, passes through.
     """
     if not _can_be_of_bytes(error) or is_from_signal_handler(error):
         return False

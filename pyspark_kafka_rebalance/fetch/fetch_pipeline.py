@@ -48,16 +48,9 @@ class _Request:
 
 
 class FetchPipeline:
-    """Fetches ranges until each is finished.
+    """Fetches ranges until each is finished; those of the first readers are read first.
 
-    Parameters
-    ----------
-    readers : Sequence[RangeReader]
-        The first ones are read first.
-    connections : ClusterConnections
-        Bootstrapped connections.
-    settings : FetchSettings
-        How to fetch.
+    The connections are bootstrapped.
     """
 
     def __init__(
@@ -74,19 +67,10 @@ class FetchPipeline:
         self._answered: queue.SimpleQueue[_Request] = queue.SimpleQueue()
 
     def fetches(self) -> Iterator[tuple[RangeReader, Fetched | None]]:
-        """Fetch.
+        """Yield each range's reader with record batches; None if the reader has nothing more.
 
-        Yields
-        ------
-        RangeReader, Fetched or None
-            A range's reader, and record batches of the range; None if the reader has nothing more.
-            The reader's `finished` says whether these are the last. The next fetches are in flight
-            by then.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            As from :meth:`RangeReader.failed`.
+        The reader's `finished` says whether these are the last. The next fetches are in flight by
+        then. Raises as :meth:`RangeReader.failed`.
         """
         found = self._depart()
         while found or self._unfinished:

@@ -175,7 +175,8 @@ class RangeFetcher:
         decoders: dict[RangeReader, RecordDecoder] = {}
         for reader, fetched in FetchPipeline(readers, cluster, self._fetch_settings).fetches():
             finished = reader.finished
-            decoder = decoders.pop(reader, None) or self._decoder(reader.range)
+            decoder = decoders.pop(reader, None)
+            decoder = decoder or RecordDecoder(reader.range, self._decoder_settings)
             if fetched is not None:
                 if on_fetched is not None:
                     on_fetched(reader.range, fetched.records)
@@ -192,9 +193,6 @@ class RangeFetcher:
         if self._connections is not None:
             connections.release(self._connections)
             self._connections = None
-
-    def _decoder(self, offset_range: OffsetRange) -> RecordDecoder:
-        return RecordDecoder(offset_range, self._decoder_settings)
 
     def _connected(self) -> ClusterConnections:
         if self._connections is not None and not self._connections.usable:

@@ -54,19 +54,9 @@ def ask_cluster(
 ) -> _Answer:
     """Ask the cluster through a new admin client.
 
-    Retriable errors are retried ``fetchOffset.numRetries`` times, such as a leader or a
-    coordinator that is moving.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The source's options.
-    what : str
-        What is asked for, as the errors name it.
-    ask : callable
-        The query; each retry repeats all of it.
-    is_start : bool
-        Whether to look no longer for a first broker than a start may.
+    Retriable errors are retried ``fetchOffset.numRetries`` times, such as a leader or a coordinator
+    that is moving; each retry repeats all of ``ask``. ``what`` is asked for, as the errors name it.
+    With ``is_start`` it looks no longer for a first broker than a start may.
 
     Raises
     ------

@@ -107,10 +107,8 @@ class KafkaDeferredDataSource(DataSource):
     def _options_for(self, schema: StructType) -> SourceOptions:
         """Return the options, with those of the table that is read, if it is one.
 
-        Raises
-        ------
-        OptionError
-            They are bad, or not all there; the columns are not those of this source.
+        Raises OptionError if they are bad or incomplete, or the columns are not those of this
+        source.
         """
         parsed = self._parsed
         if parsed is None:

@@ -31,15 +31,7 @@ _ADVICE = "give each load() of a query its own kafka.group.id"
 
 
 class DriverSources:
-    """This planner's entry among the sources of its driver.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream that subscribes to topics.
-    run : str
-        Unique name of this planner's run.
-    """
+    """This planner's entry among the sources of its driver; not for a stream with ``assign``."""
 
     def __init__(self, options: SourceOptions, run: str) -> None:
         self._options = options

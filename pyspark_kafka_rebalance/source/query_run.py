@@ -29,24 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class QueryRun:
-    """One run. Call :meth:`start` first; the members join once ``membership.join`` is called.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream.
-    identity : QueryIdentity
-        The query.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of the members' client ids; unique.
-    membership : QueryMembership
-        Its members.
-    stop_request : StopRequest
-        Tells whether a caller asked it to stop.
-    """
+    """One run. Call :meth:`start` first; the members join once ``membership.join`` is called."""
 
     def __init__(self, options: SourceOptions, identity: QueryIdentity) -> None:
         self._options = options
@@ -62,10 +45,7 @@ class QueryRun:
     def start(self) -> None:
         """Register the run with other sources, handle SIGTERM, build the members.
 
-        Raises
-        ------
-        MembershipError
-            Another query reads from the same ``load()``.
+        Raises MembershipError if another query reads from the same ``load()``.
         """
         if self._claim is not None and (other := self._claim.take()) is not None:
             raise self._refused(other)
@@ -108,10 +88,8 @@ class QueryRun:
     def abandon(self) -> LeftBehind:
         """End an abandoned run, and return what it knew.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark tracks its progress asynchronously, so where it stands is not proven.
+        Raises KafkaRebalanceError if Spark tracks its progress asynchronously: where it stands is
+        not proven then.
         """
         log.warning(
             "group %s: stop_gracefully() asked the query to stop and did not stop it; reading "

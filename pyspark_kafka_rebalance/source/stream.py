@@ -24,8 +24,7 @@ from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.batch_state import LeftBehind
-from .group.batches.batch import NOTHING, CaughtUp
-from .offsets.offset_json import offset_to_json, parse_offset
+from .offsets.offset_json import by_topic, offset_to_json, parse_offset
 from .offsets.query_identity import QueryIdentity
 from .offsets.stream_offset import StreamOffset
 from .plan.available_now import AvailableNowRun
@@ -58,13 +57,8 @@ _SETTLED_FOR_S = 1.0
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's calls. Pure and picklable until the planner process first calls it.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        Validated options.
-    trigger_is_told : bool
-        Whether Spark tells the reader about AvailableNow and Once. If it does not, any trigger may
-        be one of them, and the first batch must have all there is.
+    ``trigger_is_told``: Spark tells the reader about AvailableNow and Once. If it does not, any
+    trigger may be one of them, and the first batch must have all there is.
     """
 
     def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:
@@ -201,11 +195,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """Return the known end offsets of owned partitions, for ``query.lastProgress``; no I/O."""
         if self._run is None:
             return None
-        known = self._run.membership.known_end_offsets()
-        ends: dict[str, dict[str, int]] = {}
-        for partition, end in sorted(known.items()):
-            ends.setdefault(partition.topic, {})[str(partition.partition)] = end
-        return ends
+        return by_topic(self._run.membership.known_end_offsets())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at ``end``; the same however often Spark asks."""
@@ -298,7 +288,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             # The same ranges, in a log that was recreated or truncated. Spark runs a batch only if
             # its offset differs from the previous one, so it would skip this one.
             return self._empty_batch(run, None)
-        catch_up = self._plan_catch_up(run, limit, ends)
+        catch_up = membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
         state = membership.hand_out(plan.ranges, catch_up)
         if state is None:
             planned = plan.ranges.keys() | catch_up.keys()
@@ -316,14 +306,6 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         told = self._hand_to_spark(run, offset)
         self._topic_ids = state.topic_ids
         return told
-
-    def _plan_catch_up(
-        self, run: QueryRun, limit: ReadLimit, ends: Mapping[TopicPartition, int]
-    ) -> CaughtUp:
-        """Plan what the batch reads below the live positions."""
-        if self._options.catch_up is None:
-            return NOTHING
-        return run.membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
 
     def _note_gone(self, membership: QueryMembership) -> None:
         """Handle what was deleted since the last plan: an error, a warning, or not missed."""

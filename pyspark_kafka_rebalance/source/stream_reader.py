@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 @shows_our_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Passes the planner's calls to a :class:`~.stream.KafkaDeferredStreamReader`.
-
-    Parameters
-    ----------
-    options, trigger_is_told
-        As those of ``KafkaDeferredStreamReader``.
-    """
+    """Passes the planner's calls to a :class:`~.stream.KafkaDeferredStreamReader`."""
 
     def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:
         self._options = options

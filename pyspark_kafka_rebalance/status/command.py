@@ -114,7 +114,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="for programs: print one line of JSON per look")
     add(
         "--timeout",
-        type=_patience,
+        type=lambda text: _seconds(text, 1.0),
         default=_TIMEOUT_S,
         metavar="SECONDS",
         help=f"how long the brokers may take to answer ({_TIMEOUT_S:g})",
@@ -133,10 +133,6 @@ def _seconds(text: str, least: float = 0.1) -> float:
     if not least <= seconds <= _LONGEST_S:  # neither is NaN
         raise argparse.ArgumentTypeError(f"{text!r}: seconds from {least:g} to {_LONGEST_S:g}")
     return seconds
-
-
-def _patience(text: str) -> float:
-    return _seconds(text, 1.0)
 
 
 def _settings(given: argparse.Namespace) -> ClientSettings:

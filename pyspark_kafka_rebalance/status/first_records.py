@@ -37,14 +37,7 @@ _FETCH_BYTES = 1024 * 1024
 class FirstRecords:
     """Reads one record of each partition.
 
-    Parameters
-    ----------
-    client_config : mapping
-        The settings common to kafka-python's clients.
-    isolation_level : str
-        Whether records of aborted transactions are read too.
-    timeout_s : float
-        How long one report may take; records not read by then are left out.
+    One report may take ``timeout_s``; records not read by then are left out.
     """
 
     def __init__(

@@ -20,16 +20,10 @@ _NOTHING_TOLD = ("PreparingRebalance", "CompletingRebalance")
 
 
 def follow(before: Revokes | None, group: GroupDescription, at: float) -> Revokes | None:
-    """The partitions being revoked now, and since when.
+    """The partitions being revoked now, and since when (``at``, seconds since 1970).
 
-    Parameters
-    ----------
-    before : Revokes or None
-        The result of the previous look; None if no look has shown the members' partitions yet.
-    group : GroupDescription
-        What this look found.
-    at : float
-        The time of this look; seconds since 1970.
+    ``before`` is the result of the previous look; None if none has shown the members' partitions
+    yet.
     """
     if group.protocol == CLASSIC and group.state in _NOTHING_TOLD:
         return before

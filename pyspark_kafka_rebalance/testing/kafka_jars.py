@@ -100,12 +100,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
 def connect_jars() -> Path:
     """The folder with the jars of a worker of Kafka Connect, of the broker's version.
 
-    Only the benchmark that compares with Connect fetches them.
-
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Only the benchmark that compares with Connect fetches them. Raises as :func:`broker_jars`.
     """
     return _with_dependencies(f"connect-{KAFKA_VERSION}", [*_CONNECT, _LOGGER])
 
@@ -113,10 +108,7 @@ def connect_jars() -> Path:
 def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
     """Return only these jars, without their dependencies, in the order given.
 
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Raises as :func:`broker_jars`.
     """
     jars = cache_folder() / "jars"
     wanted = [jars / coordinate.file_name for coordinate in coordinates]
@@ -217,7 +209,7 @@ def _proxy_properties() -> list[str]:
     return properties
 
 
-def _main() -> int:
+def _main() -> None:
     parser = argparse.ArgumentParser(description="Fetch and cache the jars of a Kafka broker.")
     parser.add_argument(
         "--peer", action="store_true", help="also those of Spark's built-in Kafka source"
@@ -238,10 +230,8 @@ def _main() -> int:
             for jar in single_jars(SPARK_KAFKA_SOURCE):
                 print(f"peer: {jar}")
     except (LocalKafkaError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

@@ -280,13 +280,7 @@ class LocalKafka(KafkaCluster):
             if self._zookeeper is None:
                 format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(
-                broker_id,
-                port,
-                folder,
-                settings,
-                jars,
-                java_options,
-                remove_when_orphaned,
+                broker_id, port, folder, settings, jars, java_options, remove_when_orphaned
             )
 
     def _reserve_port(self, wanted: int | None = None) -> int:
@@ -462,7 +456,7 @@ a group:    python -m pyspark_kafka_rebalance.status --bootstrap-servers {server
 Ctrl-C to stop"""
 
 
-def _main() -> int:
+def _main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_kafka_rebalance.testing.local_kafka",
         description="Run a Kafka cluster until Ctrl-C. Its address is printed on standard output, "
@@ -504,12 +498,10 @@ def _main() -> int:
             while True:  # a signal that the kernel gives to a client's thread does not end pause()
                 time.sleep(_LOOK_FOR_SIGNALS_S)
     except KeyboardInterrupt:
-        return 0
+        pass
     except LocalKafkaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

@@ -26,8 +26,6 @@ def local_spark(
 
     Parameters
     ----------
-    name : str
-        The application's name.
     cores : int
         Cores of this machine; with ``master``, cores of the cluster, one for each executor.
     conf : mapping, optional

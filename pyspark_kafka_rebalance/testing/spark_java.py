@@ -55,14 +55,8 @@ def java_home_for_spark(java: Java) -> Path:
     return home
 
 
-def _main() -> int:
+if __name__ == "__main__":
     try:
         print(java_home_for_spark(find_java()))
     except LocalKafkaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())
+        sys.exit(str(error))

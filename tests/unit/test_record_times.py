@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.errors import (
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.group.clients.query_part import QueryCore
 from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group.logs import record_times as awaited_partitions
 from pyspark_kafka_rebalance.source.group.logs.log_ends import LogEnds
@@ -96,12 +97,15 @@ class Members:
 
 
 def log_ends(members: Any, **more: str) -> LogEnds:
-    return LogEnds(options(**more), members, SimpleNamespace())  # type: ignore[arg-type]
+    return LogEnds(core(options(**more), members))
 
 
 def record_times(members: Any = None, ends: Any = None) -> RecordTimes:
-    given = options(maxTaskIdleMs="0")
-    return RecordTimes(given, QueryState(given), members or Members(), ends)
+    return RecordTimes(core(options(maxTaskIdleMs="0"), members or Members()), ends)
+
+
+def core(given: SourceOptions, members: Any) -> QueryCore:
+    return QueryCore(given, QueryState(given), members, SimpleNamespace())  # type: ignore[arg-type]
 
 
 # -- questions ------------------------------------------------------------------------------------

@@ -38,15 +38,10 @@ class _LookUp:
 
 
 class CommitLogWatch:
-    """The commit log of one query, for its pump.
+    """The commit log of one query, for its pump; the location is parsed.
 
     It logs when the checkpoint becomes unreadable, and when it can be read again. Meanwhile the
     commit log proves nothing, and a revoke waits for Spark's next trigger.
-
-    Parameters
-    ----------
-    location : str
-        The query's ``checkpointLocation``, parsed: an absolute path or a URI.
     """
 
     def __init__(self, location: str) -> None:

@@ -34,10 +34,7 @@ _ANSWERS_WITHIN_S = 30.0
 def refuse_no_folder(location: str) -> None:
     """Raise for a local path that can be no checkpoint, whatever Spark makes there; no network.
 
-    Raises
-    ------
-    OptionError
-        It, or a folder above it, is a file, or it cannot be listed.
+    Raises OptionError if it, or a folder above it, is a file, or it cannot be listed.
     """
     if not is_local(location):
         return
@@ -54,14 +51,9 @@ def refuse_no_folder(location: str) -> None:
 
 
 class LocationCheck:
-    """One check, on a thread of its own; starts at once.
+    """One check of a parsed location, on a thread of its own; starts at once.
 
-    Parameters
-    ----------
-    location : str
-        The option's value, parsed: an absolute path or a URI.
-    stands_at : dict or None
-        Where the query stands before its first plan; None if it has no batch yet.
+    The query stands at ``stands_at`` before its first plan; None if it has no batch yet.
     """
 
     def __init__(self, location: str, stands_at: dict[str, Any] | None) -> None:
@@ -75,10 +67,7 @@ class LocationCheck:
     def raise_failure(self, timeout_s: float = _ANSWERS_WITHIN_S) -> None:
         """Wait for the result, at most this long.
 
-        Raises
-        ------
-        OptionError
-            The checkpoint cannot be read, or is not that of the query.
+        Raises OptionError if the checkpoint cannot be read, or is not that of the query.
         """
         self._thread.join(timeout_s)
         if self._failure is not None:

@@ -16,15 +16,8 @@ from typing import Any
 def parse_offset_log(text: str) -> list[tuple[str, Any]]:
     """Parse the file of one batch.
 
-    Returns
-    -------
-    list of (str, Any)
-        Each source's name, or else its number, and its offset; None if that is not JSON.
-
-    Raises
-    ------
-    ValueError
-        The file has an unknown version, or is no offset log.
+    Returns each source's name, or else its number, and its offset; None if that is not JSON. Raises
+    ValueError if the file has an unknown version, or is no offset log.
     """
     lines = text.split("\n")
     version, sources = lines[0], lines[2:]

@@ -13,22 +13,18 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ...consumer.pump import Pump
 from ...errors import names_of
 from ..checkpoint.commit_log_watch import CommitLogWatch
 from ..plan.catch_up import Share
 from .batches.batch import Batch
 from .batches.open_batches import BatchTime, advice_on_overdue
-from .clients.query_members import QueryMembers
+from .clients.query_part import QueryCore, QueryPart
 from .others.foreign_ranges import ForeignRanges
-from .query_state import QueryState, SharedState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
+from .query_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -37,26 +33,13 @@ log = logging.getLogger(__name__)
 _ASK_FOR_COMMIT_S = 1.0
 
 
-class BatchProofs:
-    """Every call takes the state's lock, and wakes the pump if it proves a batch.
+class BatchProofs(QueryPart):
+    """Every call takes the state's lock, and wakes the pump if it proves a batch."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the batches, and records what is proven.
-    pump : Pump
-        Woken by a proof, because it commits what is proven.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, pump: Pump) -> None:
-        self._options = options
-        self._state = state
-        self._pump = pump
-        self._commit_log = (
-            CommitLogWatch(options.checkpoint_location) if options.checkpoint_location else None
-        )
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
+        location = core.options.checkpoint_location
+        self._commit_log = CommitLogWatch(location) if location else None
         self._asked_at = 0.0
 
     # -- Spark's calls ----------------------------------------------------------------------------
@@ -85,10 +68,7 @@ class BatchProofs:
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: this proves the previous one if it is logged.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark goes on from another offset than the end of the batch planned last.
+        Raises KafkaRebalanceError if ``start`` is not the end of the batch planned last.
         """
         with self._state as state:
             batches = state.assignment.batches
@@ -163,10 +143,7 @@ class BatchProofs:
     def look(self, wait_s: float | None = None) -> bool:
         """Look whether the batch planned last is in the commit log, which proves it.
 
-        Parameters
-        ----------
-        wait_s : float, optional
-            How long to wait for a store's answer; by default a later look picks it up.
+        Waits this long for a store's answer; by default a later look picks it up.
         """
         with self._state as state:
             offset = state.assignment.batches.last_end
@@ -196,7 +173,7 @@ class BatchProofs:
 _PROBE_S = 1.0
 
 
-class OverdueBatch:
+class OverdueBatch(QueryPart):
     """What to do and what to log when a batch takes too long.
 
     If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is
@@ -205,35 +182,13 @@ class OverdueBatch:
     help.
 
     Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows which batch is under way, and records what is given up.
-    members : QueryMembers
-        The members that leave.
-    proofs : BatchProofs
-        May know that the batch is done.
-    foreign_ranges : ForeignRanges
-        While it waits for others, the batch is not being read yet, and its clock does not run.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        proofs: BatchProofs,
-        foreign_ranges: ForeignRanges,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, proofs: BatchProofs, foreign_ranges: ForeignRanges) -> None:
+        super().__init__(core)
         self._proofs = proofs
         self._foreign_ranges = foreign_ranges
-        limit_ms = options.max_batch_duration_ms
+        limit_ms = core.options.max_batch_duration_ms
         self._time = BatchTime(None if limit_ms is None else limit_ms / 1000)
         self._stands_aside = False
         self._advised = False
@@ -269,6 +224,7 @@ class OverdueBatch:
             log.warning("group %s: %s", self._options.group_id, advice)
 
     def _is_over(self) -> bool:
+        # While it waits for others, the batch is not being read yet, and its clock does not run.
         waits = self._foreign_ranges.are_awaited
         with self._state as state:
             batch = None if waits else state.assignment.batches.oldest()

@@ -10,21 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ...consumer.pump import Pump
 from ...errors import PartitionsLostError, names_of
 from .batch_proofs import BatchProofs
-from .clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .clients.query_members import LOOKUP_TIMEOUT_MS
+from .clients.query_part import QueryCore, QueryPart
 from .logs.deletion_watch import DeletionWatch
-from .query_state import QueryState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -36,38 +31,11 @@ STOP_TIMEOUT_S = 3.0
 _LOOK_EVERY_S = 0.005
 
 
-class GroupCommits:
-    """Gives each member the proven offsets of the partitions that it owns.
+class GroupCommits(QueryPart):
+    """Gives each member the proven offsets of the partitions that it owns."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is proven, and records what is acknowledged.
-    members : QueryMembers
-        Each commits what it owns.
-    pump : Pump
-        :meth:`finish` keeps its deadline; its failure ends a wait.
-    proofs : BatchProofs
-        May prove the last batch at the end.
-    deletions : DeletionWatch
-        Partitions that it doubts are not committed.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        pump: Pump,
-        proofs: BatchProofs,
-        deletions: DeletionWatch,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore, proofs: BatchProofs, deletions: DeletionWatch) -> None:
+        super().__init__(core)
         self._proofs = proofs
         self._deletions = deletions
 

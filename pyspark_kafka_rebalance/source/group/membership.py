@@ -36,6 +36,7 @@ from .batches.batch import NOTHING, CaughtUp
 from .catch_up import CatchUp
 from .clients.query_member import QueryMember
 from .clients.query_members import QueryMembers, partitions_of
+from .clients.query_part import QueryCore
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .logs.deletion_watch import DeletionWatch
 from .logs.log_ends import LogEnds
@@ -71,35 +72,8 @@ _LOG_POSITIONS_AFTER_S = 1.0
 class QueryMembership:
     """The ``readers`` members of one query run.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The source's options.
-    client_id : str
-        Prefix of the members' client ids: the run's name.
-    identity : QueryIdentity, optional
-        The query, which outlives the run; by default a new one.
-
-    Attributes
-    ----------
-    joining : Joining
-        Waits for the members.
-    proofs : BatchProofs
-        Decides from Spark's calls which batches are proven.
-    commits : GroupCommits
-        Commits what is proven to the group.
-    log_ends : LogEnds
-        Knows where the logs end.
-    record_times : RecordTimes
-        Looks up the records' timestamps.
-    deletions : DeletionWatch
-        Finds deleted partitions.
-    coverage : Coverage
-        Finds what a run with an end would leave unread.
-    foreign_ranges : ForeignRanges
-        Finds what others deliver of a batch.
-    catch_up : CatchUp
-        Plans what to read below the live positions, with ``parallelRebalance=live``.
+    ``client_id`` is the prefix of their client ids, the run's name. The identity is the query's,
+    which outlives the run; by default a new one.
     """
 
     def __init__(
@@ -122,24 +96,19 @@ class QueryMembership:
             options, OwnCommits(identity, client_id, options.follows_checkpoint, in_order)
         )
         self._members = QueryMembers(options, client_id, self._state, self._pump)
-        self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
-        self.joining = Joining(options, self._state, self._members, self._pump)
-        self.log_ends = LogEnds(options, self._members, self._pump)
-        self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
-        self.deletions = DeletionWatch(options, self._state, self._members)
-        self._start_lookup = StartLookup(
-            options, self._state, self._members, self.deletions, identity, self.joining
-        )
-        self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
-        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
-        self.catch_up = CatchUp(options, self._state, self.log_ends)
-        self.proofs = BatchProofs(options, self._state, self._pump)
-        self.commits = GroupCommits(
-            options, self._state, self._members, self._pump, self.proofs, self.deletions
-        )
-        self._overdue_batch = OverdueBatch(
-            options, self._state, self._members, self.proofs, self.foreign_ranges
-        )
+        self._core = core = QueryCore(options, self._state, self._members, self._pump)
+        self._known_to_group = KnownToGroup(core)
+        self.joining = Joining(core)
+        self.log_ends = LogEnds(core)
+        self.record_times = RecordTimes(core, self.log_ends)
+        self.deletions = DeletionWatch(core)
+        self._start_lookup = StartLookup(core, self.deletions, identity, self.joining)
+        self.coverage = Coverage(core, self.log_ends)
+        self.foreign_ranges = ForeignRanges(core)
+        self.catch_up = CatchUp(core, self.log_ends)
+        self.proofs = BatchProofs(core)
+        self.commits = GroupCommits(core, self.proofs, self.deletions)
+        self._overdue_batch = OverdueBatch(core, self.proofs, self.foreign_ranges)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -213,18 +182,8 @@ class QueryMembership:
     ) -> None:
         """Spark reruns a batch of its log, before the members join.
 
-        Parameters
-        ----------
-        proven : Mapping[TopicPartition, int]
-            Positions after the batches before it.
-        ranges : Mapping[TopicPartition, OffsetRange]
-            What it reads.
-        end : dict
-            The offset where it ends.
-        imported : collection of TopicPartition
-            The ``imported`` field of that offset.
-        catch_up, gaps : mapping
-            What it reads below the live positions, and what is left there after it.
+        It starts at the ``proven`` positions, reads ``ranges`` and ``catch_up``, and leaves
+        ``gaps``. ``end`` is the offset where it ends, ``imported`` the field of that offset.
         """
         with self._state as state:
             state.starts.resume(imported)
@@ -256,12 +215,7 @@ class QueryMembership:
 
         Spark's log must have the start before the first record is read, because the group can
         forget it. The same holds for gaps that changed because records are gone from Kafka, or
-        because another query has read some.
-
-        Parameters
-        ----------
-        at_once : bool
-            Whether there is no later trigger.
+        because another query has read some. ``at_once``: there is no later trigger.
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
@@ -295,13 +249,7 @@ class QueryMembership:
     ) -> BatchState | None:
         """The last step of planning, under the lock: record the ranges that are still certain.
 
-        With ``maxTaskIdleMs`` all or none of them.
-
-        Returns
-        -------
-        BatchState or None
-            The batch's ranges, what it reads of gaps, its event rows, and the state of the group;
-            None if nothing is worth a batch.
+        With ``maxTaskIdleMs`` all or none of them. None if nothing is worth a batch.
         """
         with self._state as state:
             assignment = state.assignment
@@ -341,7 +289,7 @@ class QueryMembership:
             cluster = self._members.cluster_of(0)
             there = partitions_of(self._options, cluster)
             state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
-        first_ends = FirstEnds(self._options, self._state, cluster)
+        first_ends = FirstEnds(self._core)
         self._members.build_others()
         first_ends.note()
         self._members.are_built()

@@ -94,7 +94,7 @@ _STATE = (
 def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
     """Return the offset as nested JSON values, with the keys in their fixed order."""
     if offset.built_in:
-        return _by_topic(offset.others)
+        return by_topic(offset.others)
     state: dict[str, Any] = {}
     if offset.members:
         state["members"] = [
@@ -122,7 +122,7 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
     if offset.group is not None:
         state["group"] = offset.group
     if offset.first_ends:
-        state["first_ends"] = _by_topic(offset.first_ends)
+        state["first_ends"] = by_topic(offset.first_ends)
     positions, read = _live_to_json(offset)
     ours = {
         "version": VERSION,
@@ -171,10 +171,11 @@ def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str,
 def _pieces(
     pieces: Mapping[TopicPartition, Iterable[Gap | OffsetRange]],
 ) -> dict[str, dict[str, list[list[int]]]]:
-    return _by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
+    return by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
 
 
-def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+def by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    """Nest the values by topic and partition, each sorted, as Spark's own source does."""
     return {
         topic: {str(p.partition): values[p] for p in partitions}
         for topic, partitions in _of_topics(values)
@@ -195,10 +196,7 @@ def _of_topics(
 def parse_offset(value: Any) -> StreamOffset:
     """Parse a result of :func:`offset_to_json`, after any number of round trips through JSON.
 
-    Raises
-    ------
-    OffsetFormatError
-        Names the field that is malformed, or the version.
+    Raises OffsetFormatError; names the field that is malformed, or the version.
     """
     if (of_built_in := parse_built_in(value)) is not None:
         return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)

@@ -38,69 +38,35 @@ class RebalanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """All positions after one batch, and the ranges that the batch reads.
-
-    Attributes
-    ----------
-    ranges : Mapping[TopicPartition, OffsetRange]
-        The ranges that the batch reads.
-    pending : Mapping[TopicPartition, OffsetRange]
-        The ranges of earlier, unproven batches: after a kill, Spark may have forgotten them (async
-        progress tracking), and then runs this batch from an offset before them.
-    others : Mapping[TopicPartition, int]
-        Next offsets of all other partitions that the query has owned, in neither ``ranges`` nor
-        ``pending``: up to where Spark has committed them.
-    members : tuple of MemberState
-        The query's members, in reader order.
-    revoking, lost : frozenset of TopicPartition
-        Partitions whose revoke was requested, and partitions that the query no longer owned, when
-        the batch was planned; with a range here or without.
-    events : tuple of RebalanceEvent
-        The rows of ``includeRebalanceEvents``, in the order in which they happened.
-    run : str or None
-        The run that planned the batch: the prefix of its members' client ids.
-    warm_up : int or None
-        Not None for a batch without ranges that only opens connections. The number makes its offset
-        differ from the previous one.
-    initial : frozenset of TopicPartition or None
-        In a batch without ranges, while the query has read nothing: the partitions that start as
-        ``startingOffsets`` says, which are those that the query found when it first started. All
-        others are new since. None with ranges: then every partition that neither Spark nor the
-        group knows is new.
-    first_ends : Mapping[TopicPartition, int]
-        With ``initial``: where the logs of those partitions ended when the query first started, if
-        it is to start at their ends and has no position in them yet.
-    imported : frozenset of TopicPartition
-        Partitions whose positions are still those of Spark's own source. That source has no group,
-        so what this group has committed for them is ignored.
-    catch_up : Mapping[TopicPartition, tuple of OffsetRange]
-        What the batch reads below the live positions (KIP-333), in order.
-    pending_catch_up : Mapping[TopicPartition, tuple of Gap]
-        What earlier, unproven batches read there, like ``pending``.
-    gaps : Mapping[TopicPartition, tuple of Gap]
-        What is left there after the batch.
-    built_in : bool
-        Whether Spark's own source made the offset.
-    query : str or None
-        The id of the query that planned the batch (``QueryIdentity``). None if an older release, or
-        Spark's own source, made the offset.
-    batch : int or None
-        That query's number of the batch; it only grows.
-    group : str or None
-        The query's group, if ``groupIdPrefix`` names it; for those who read the progress.
-    """
+    """All positions after one batch, and the ranges that the batch reads."""
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    #: The ranges of earlier, unproven batches: after a kill, Spark may have forgotten them (async
+    #: progress tracking), and then runs this batch from an offset before them.
     pending: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    #: Next offsets of all other partitions that the query has owned: up to where Spark has
+    #: committed them.
     others: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
-    members: tuple[MemberState, ...] = ()
+    members: tuple[MemberState, ...] = ()  #: in reader order
+    #: Partitions whose revoke was requested, and partitions that the query no longer owned, when
+    #: the batch was planned; with a range here or without.
     revoking: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
-    events: tuple[RebalanceEvent, ...] = ()
-    run: str | None = None
+    events: tuple[RebalanceEvent, ...] = ()  #: in the order in which they happened
+    run: str | None = None  #: that planned the batch: the prefix of its members' client ids
+    #: Not None for a batch without ranges that only opens connections. The number makes its offset
+    #: differ from the previous one.
     warm_up: int | None = None
+    #: In a batch without ranges, while the query has read nothing: the partitions that start as
+    #: ``startingOffsets`` says, which are those that the query found when it first started. All
+    #: others are new since. None with ranges: then every partition that neither Spark nor the
+    #: group knows is new.
     initial: frozenset[TopicPartition] | None = None
+    #: Partitions whose positions are still those of Spark's own source. That source has no group,
+    #: so what this group has committed for them is ignored.
     imported: frozenset[TopicPartition] = frozenset()
+    #: What the batch reads below the live positions (KIP-333), what earlier, unproven batches read
+    #: there, and what is left there after the batch; each in order.
     catch_up: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(
         default_factory=dict, hash=False
     )
@@ -108,10 +74,15 @@ class StreamOffset:
         default_factory=dict, hash=False
     )
     gaps: Mapping[TopicPartition, tuple[Gap, ...]] = field(default_factory=dict, hash=False)
-    built_in: bool = False
+    built_in: bool = False  #: whether Spark's own source made the offset
+    #: The id of the query that planned the batch (``QueryIdentity``). None if an older release, or
+    #: Spark's own source, made the offset.
     query: str | None = None
-    batch: int | None = None
+    batch: int | None = None  #: that query's number of the batch; it only grows
+    #: The query's group, if ``groupIdPrefix`` names it; for those who read the progress.
     group: str | None = None
+    #: With ``initial``: where the logs of those partitions ended when the query first started, if
+    #: it is to start at their ends and has no position in them yet.
     first_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
 
     def positions(self) -> dict[TopicPartition, int]:

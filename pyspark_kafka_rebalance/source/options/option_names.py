@@ -43,14 +43,8 @@ def without_effect(
 ) -> dict[str, str]:
     """Return the options that have no effect, each with the reason.
 
-    Parameters
-    ----------
-    given : Mapping[str, str]
-        All options, with names in lower case. Those of Kafka are checked elsewhere.
-    own : tuple of str
-        The options of this source.
-    problems : Problems
-        Gets those that are refused.
+    ``given`` has all options, by lower-case name; those of Kafka are checked elsewhere. ``own`` are
+    those of this source. The refused ones are added to ``problems``.
     """
     own_names = {name.lower() for name in own}
     refused = {name.lower(): name for name in _REFUSED_OPTIONS}

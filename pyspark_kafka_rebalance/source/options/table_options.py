@@ -31,18 +31,10 @@ _SECRET = re.compile(r"password|secret|jaas|ssl\.keystore\.key|passphrase|checkp
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """The options of a table, as far as it can keep them.
+    """The options of a table, as far as it can keep them."""
 
-    Attributes
-    ----------
-    kept : Mapping[str, str]
-        By name in lower case.
-    withheld : tuple of str
-        The names of those that hold secrets.
-    """
-
-    kept: Mapping[str, str] = field(default_factory=dict)
-    withheld: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)  #: by name in lower case
+    withheld: tuple[str, ...] = ()  #: the names of those that hold secrets
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TableOptions:
@@ -66,10 +58,7 @@ class TableOptions:
     def with_those_of(self, read: Mapping[str, str]) -> dict[str, str]:
         """Return the table's options and, before them, those that are given with the read.
 
-        Raises
-        ------
-        OptionError
-            A secret is not given with the read.
+        Raises OptionError if a secret is not given with the read.
         """
         for name in self.withheld:
             if name not in read and name != "checkpointlocation":

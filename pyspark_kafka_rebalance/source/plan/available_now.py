@@ -23,10 +23,7 @@ class BeyondEnd(NamedTuple):
 class AvailableNowRun:
     """The fixed ends of a run, and how far it and the group have read towards them.
 
-    Parameters
-    ----------
-    ends : Mapping[TopicPartition, int]
-        End offsets of all partitions of the subscribed topics, also of those that others own.
+    There is an end for every partition of the subscribed topics, also for those that others own.
     """
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:

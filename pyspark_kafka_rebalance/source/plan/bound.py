@@ -20,21 +20,11 @@ _GROWTH = 8
 
 
 class Bound(NamedTuple):
-    """The timestamps between which a batch becomes full.
+    """The timestamps between which a batch becomes full."""
 
-    Attributes
-    ----------
-    low : int
-        What lies at or below it fits into the batch.
-    high : int
-        What lies at or below it is more than fits.
-    asked : int
-        A timestamp whose load was queried, with the same records at or below it as ``low``.
-    """
-
-    low: int
-    high: int
-    asked: int
+    low: int  #: what lies at or below it fits into the batch
+    high: int  #: what lies at or below it is more than fits
+    asked: int  #: a timestamp whose load was queried, with the same records as ``low``
 
 
 def find_bound(

@@ -57,16 +57,8 @@ class _AnewError(Exception):
 class EventTime:
     """Finds the bound of each batch of a run, and cuts the batch there.
 
-    Parameters
-    ----------
-    options : EventTimeOptions
-        The query's options.
-    times : Times
-        Gives the brokers' answers.
-    has_end : bool
-        With AvailableNow: a partition that is read to the run's end will get no more records.
-    clock, now_ms : callable
-        Monotonic seconds, and the clock that timestamps come from.
+    ``has_end`` with AvailableNow: a partition that is read to the run's end will get no more
+    records. ``clock`` returns monotonic seconds; timestamps come from ``now_ms``.
     """
 
     def __init__(

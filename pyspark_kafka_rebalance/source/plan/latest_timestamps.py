@@ -20,14 +20,8 @@ from .times import Times, UntoldError, last_range, one_record
 class LatestTimestamps:
     """Finds and caches each log's latest timestamp; it reads the last records only if it has to.
 
-    Parameters
-    ----------
-    times : Times
-        Gives the brokers' answers.
-    warn : callable
-        Called with a record in the far future.
-    transactional : set of TopicPartition
-        Partitions known to hold transactions; this adds those that it finds.
+    ``warn`` is called with a record in the far future. The partitions that are known to hold
+    transactions are ``transactional``; this adds those that it finds.
     """
 
     def __init__(
@@ -52,22 +46,12 @@ class LatestTimestamps:
         """Return the latest timestamp of each log before its end; BEFORE_ALL if it has no record.
 
         This leaves out partitions whose last records have no timestamp: their next records will
-        probably have none, either.
+        probably have none, either. Timestamps beyond the horizon are ignored. The ends must have
+        been reported after the latest records.
 
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int]
-            The logs' ends, which brokers reported after the latest records.
-        horizon : int
-            Later timestamps are ignored.
-        may_be_old : bool
-            Whether the timestamp before an earlier end will do. The cached value is refreshed when
-            the brokers report a newer latest record.
-
-        Raises
-        ------
-        UntoldError
-            Brokers do not answer now.
+        With ``may_be_old`` the timestamp before an earlier end will do. The cached value is
+        refreshed when the brokers report a newer latest record. Raises UntoldError if brokers do
+        not answer now.
         """
         newest = self._times.newest()
         self._look_for_markers(newest, ends, horizon)
@@ -126,10 +110,7 @@ class LatestTimestamps:
     ) -> None:
         """Look for transactions where the latest record is over a minute past the last one checked.
 
-        Raises
-        ------
-        UntoldError
-            Brokers do not answer now.
+        Raises UntoldError if brokers do not answer now.
         """
         records_to = self._records_to
         asked = {

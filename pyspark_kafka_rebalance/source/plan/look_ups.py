@@ -52,12 +52,7 @@ class LookUps:
     ) -> bool:
         """Begin a batch; return whether it has partitions that no earlier batch had.
 
-        Parameters
-        ----------
-        positions : Mapping[TopicPartition, int]
-            Next offset to read, of all partitions. If one moved back, its answers are forgotten.
-        unread : Mapping[TopicPartition, int]
-            As for :meth:`order`.
+        ``unread`` is as for :meth:`order`. If a position moved back, its answers are forgotten.
         """
         known, self._positions = self._known, positions
         if len(known) > len(positions):
@@ -198,23 +193,10 @@ class LookUps:
         self._records[partition] = {offset, *(at for at in known if at >= last_passed)}
 
     def correct(self, partition: TopicPartition, offset: int, timestamp: int, rows: Rows) -> bool:
-        """Correct the answers that take this offset for a record, which it is not.
+        """Correct the answers that take this offset for a record: it is a marker.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition of the offset.
-        offset : int
-            The offset of the marker.
-        timestamp : int
-            The timestamp for which there must be an answer.
-        rows : Rows
-            The rows that were read from there, or from the position on.
-
-        Returns
-        -------
-        bool
-            Whether these rows give that answer.
+        The rows were read from there, or from the position on. Returns whether they give the answer
+        that there must be for ``timestamp``.
         """
         end = self._unread[partition]
         for asked, column in self._columns.items():

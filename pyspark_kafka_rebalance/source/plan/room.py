@@ -17,17 +17,7 @@ from .partition_shares import plan_batch
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room in one batch.
-
-    Attributes
-    ----------
-    positions : Mapping[TopicPartition, int]
-        Where the batch starts.
-    max_rows, max_bytes : int or None
-        The limits; None for no limit.
-    bytes_per_offset : Mapping[TopicPartition, float]
-        Average size of an offset, for ``max_bytes``.
-    """
+    """The room in one batch that starts at these positions."""
 
     positions: Mapping[TopicPartition, int]
     max_rows: int | None

@@ -22,16 +22,11 @@ class Times(Protocol):
     def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and a batch of these cannot read.
 
-        Parameters
-        ----------
-        planned : collection of TopicPartition
-            Those whose positions the batch is planned from. Others may have come since.
+        The batch is planned from the positions of ``planned``; others may have come since.
         """
-        ...
 
     def ends_asked_at(self) -> float:
         """Return when the ends of the batch's logs were requested; seconds, monotonic."""
-        ...
 
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose logs may have been replaced since the last call.
@@ -39,36 +34,27 @@ class Times(Protocol):
         Another leader may have lost what its predecessor had, and a topic may have been recreated:
         earlier answers about such a log say nothing.
         """
-        ...
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, RecordTime | None]:
         """Return the first record in each log at or after its timestamp; None if there is none."""
-        ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
         """Return each log's latest record, as reported before the ends of the logs were queried.
 
         The answer may be much older than that, unless :meth:`prepare` has requested it.
         """
-        ...
 
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
         """Send the next batch's likely requests in advance, so that it need not wait for them.
 
-        Parameters
-        ----------
-        first_at : Mapping[TopicPartition, int]
-            As for :meth:`first_at`; replaces what was prepared before.
-        newest : bool
-            Whether the latest records must be queried again.
+        ``first_at`` replaces what was prepared before; ``newest`` requests the latest records
+        again.
         """
-        ...
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
         """Read these ranges; of one longer than SHORT, maybe only the first part."""
-        ...
 
 
 class UntoldError(Exception):

@@ -41,21 +41,11 @@ def pyspark_zip() -> Path:
 def add_compiled(path: Path) -> int:
     """Append the compiled modules to a zip of sources, unless it already has some.
 
-    Parameters
-    ----------
-    path : Path
-        The zip. It is replaced atomically: a process that starts meanwhile finds the old one or
-        the new one. A process that has read its directory before still finds the sources there.
+    The zip is replaced atomically: a process that starts meanwhile finds the old one or the new
+    one. A process that has read its directory before still finds the sources there.
 
-    Returns
-    -------
-    int
-        How many compiled modules the zip has now.
-
-    Raises
-    ------
-    OSError, BadZipFile
-        The zip cannot be read or written.
+    Returns how many compiled modules the zip has now. Raises OSError or BadZipFile if it cannot be
+    read or written.
     """
     with ZipFile(path) as sources:
         if before := sum(name.endswith(".pyc") for name in sources.namelist()):

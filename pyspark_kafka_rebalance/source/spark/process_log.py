@@ -47,12 +47,7 @@ def log_like_spark() -> None:
 class LastResort(logging.Handler):
     """Handles the records of loggers without a handler, in place of Python's own.
 
-    Parameters
-    ----------
-    before : logging.Handler
-        Gets the records of other packages, unchanged.
-    lines : logging.Formatter
-        Formats ours.
+    Other packages' records go to ``before``, unchanged; ours are formatted as ``lines``.
     """
 
     def __init__(self, before: logging.Handler, lines: logging.Formatter) -> None:

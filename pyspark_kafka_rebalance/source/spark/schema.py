@@ -37,11 +37,7 @@ _SPARKS = (
     Column("timestamp", "TIMESTAMP"),
     Column("timestampType", "INT"),
 )
-_OURS = (
-    Column("revoking", "BOOLEAN"),
-    Column("lost", "BOOLEAN"),
-    Column("generation", "INT"),
-)
+_OURS = (Column("revoking", "BOOLEAN"), Column("lost", "BOOLEAN"), Column("generation", "INT"))
 
 
 def columns(options: SourceOptions) -> tuple[Column, ...]:

@@ -57,12 +57,7 @@ def reader_for_this_spark(
 ) -> DataSourceStreamReader:
     """Return a reader that the installed version of Spark can call.
 
-    Parameters
-    ----------
-    make : callable
-        StreamReader, or a class derived from KafkaDeferredStreamReader.
-    options : SourceOptions
-        The options of the stream.
+    It is made by StreamReader, or a class derived from KafkaDeferredStreamReader.
     """
     if HAS_ADMISSION_CONTROL:
         reader: DataSourceStreamReader = make(options)
@@ -77,11 +72,8 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
     It remembers Spark's position. Spark runs a query's batches on one thread, so a
     ``latestOffset()`` after the ``partitions()`` of a batch means that the batch is done.
 
-    Parameters
-    ----------
-    reader : StreamReader or KafkaDeferredStreamReader
-        One that does not know the trigger: AvailableNow and Once run one batch, whose only
-        ``latestOffset()`` looks like the first of any other trigger.
+    The reader must not know the trigger: AvailableNow and Once run one batch, whose only
+    ``latestOffset()`` looks like the first of any other trigger.
     """
 
     def __init__(self, reader: _Reader) -> None:
@@ -96,11 +88,9 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         """Return the end of the next batch, or where Spark stands if there is nothing for one.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark asks again before it has planned the batch. It does so if it is configured to wrap
-            sources for AvailableNow, and then it does not ask in the order of the batches.
+        Raises KafkaRebalanceError if Spark asks again before it has planned the batch. It does so
+        if it is configured to wrap sources for AvailableNow, and then it does not ask in the order
+        of the batches.
         """
         if self._offered is not None:
             self._refuse_wrapper()

@@ -115,11 +115,8 @@ def _ask(
 ) -> tuple[bool, frozenset[str]]:
     """Ask every planner of the query to plan nothing more.
 
-    Returns
-    -------
-    bool, frozenset of str
-        Whether the planners that have planned something know it in time, and the runs that had
-        already left.
+    Returns whether the planners that have planned something know it in time, and the runs that had
+    already left.
     """
     while query.isActive:
         runs = _ends(query)
@@ -176,14 +173,9 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
 
 
 def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float) -> bool:
-    """Wait for the planners to commit, leave the group, and answer.
+    """Wait for the planners to commit, leave the group, and answer: Spark does not wait for them.
 
-    Spark does not wait for them.
-
-    Returns
-    -------
-    bool
-        Whether every planner has left with everything committed.
+    Returns whether every planner has left with everything committed.
     """
     deadline = commit_by + STOP_TIMEOUT_S
     missing = False
@@ -216,14 +208,8 @@ def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float)
 class _Planners:
     """The planner processes on the driver's host.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The query's session.
-    stop_within_s : float
-        The query will be stopped within this time after a message.
-    deadline : float
-        When to stop waiting for the planners' commits; ``time.monotonic()`` of this process.
+    The query will be stopped ``stop_within_s`` after a message. After ``deadline``
+    (``time.monotonic()`` of this process) nothing waits for the planners' commits.
     """
 
     def __init__(self, spark: SparkSession, stop_within_s: float, deadline: float) -> None:

@@ -47,12 +47,7 @@ _ANSWER_KEPT_S = 3600.0
 class StopRequest:
     """The planner's side: creates the file, checks it in every trigger, and answers.
 
-    Parameters
-    ----------
-    run : str
-        Unique name of this planner's run.
-    clock : callable
-        Seconds, monotonic, and the same for all processes of this host.
+    The clock is monotonic, in seconds, and the same for all processes of this host.
     """
 
     def __init__(self, run: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -101,10 +96,7 @@ class StopRequest:
     def answer(self, committed: bool) -> bool:
         """Answer that the planner has left, with everything committed or not; idempotent.
 
-        Returns
-        -------
-        bool
-            Whether not everything is committed and a caller waits for the answer.
+        Returns whether not everything is committed and a caller waits for the answer.
         """
         asked = bool(self._lines())
         if self._size > 0 and self._clock() >= self._stop_by:
@@ -142,21 +134,10 @@ def ask_to_stop(
 ) -> bool:
     """Ask the planner of this run, on this host.
 
-    Parameters
-    ----------
-    run : str
-        The run's name, from an offset of the query.
-    proven : dict or None
-        The end of a batch that Spark has committed, if one is known.
-    stop_within_s : float
-        Once this has passed, the query continues unless it is stopped.
-    commit_within_s : float
-        How long the caller waits for the answer whether everything is committed.
-
-    Returns
-    -------
-    bool
-        False if there is no such planner: it has not started, has left, or was killed.
+    ``proven`` is the end of a batch that Spark has committed, if one is known. The query continues
+    after ``stop_within_s`` unless it is stopped. The caller waits ``commit_within_s`` for the
+    answer whether everything is committed. Returns False if there is no such planner: it has not
+    started, has left, or was killed.
     """
     if answer_of(run) != "reached":
         return False

@@ -45,14 +45,7 @@ def sharing_options(
 ) -> list[str]:
     """Return options that make the JVM map Kafka's classes; none if ``java_options`` has some.
 
-    Parameters
-    ----------
-    java_options : sequence of str
-        The broker's other options.
-    jars : Path
-        Kafka's jars.
-    make_cluster : callable
-        Makes the one broker whose classes are archived, from its ``java_options``.
+    ``make_cluster`` makes the one broker whose classes are archived, from its ``java_options``.
     """
     if is_decided(java_options):
         return []

@@ -44,22 +44,9 @@ def class_archive(
 ) -> Path | None:
     """Return the archive of these classes for this Java; makes it the first time.
 
-    Parameters
-    ----------
-    name : str
-        The program's name.
-    java : Java
-        The Java that will use it.
-    class_path : sequence of Path
-        The jars. Java refuses an archive of other jars, or of the same jars with another time.
-    make : callable, optional
-        Runs the program with :func:`options_to_make` of the path that it is given. Without it the
-        archive is used only if it exists.
-
-    Returns
-    -------
-    Path or None
-        None if it does not exist, or could not be made, now or earlier.
+    Java refuses an archive of other jars, or of the same jars with another time. ``make`` runs the
+    program with :func:`options_to_make` of the path that it is given; without it the archive is
+    used only if it exists. None if it does not exist, or could not be made, now or earlier.
     """
     try:
         archive = cache_folder() / "class-archives" / f"{name}-{_key(java, class_path)}.jsa"

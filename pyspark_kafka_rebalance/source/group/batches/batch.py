@@ -23,41 +23,22 @@ class Batch:
 
     It changes in three steps: :class:`QueryAssignment` records its ranges and its rows, then Spark
     is given its end, and then Spark's calls show that it is done, or that its end is logged.
-
-    Attributes
-    ----------
-    number : int
-        How many batches had been handed out when it was planned, itself included. One that reads
-        nothing can have the number of the batch before.
-    ranges : dict
-        Its live ranges; those of a log that is deleted meanwhile are dropped.
-    catch_up : mapping
-        The parts of gaps that it reads; likewise.
-    has_ranges : bool
-        Whether it was planned with either.
-    requests : set of TopicPartition
-        The partitions whose ``revoke_requested`` row it has, if they are still owned.
-    start : dict or None
-        Where it starts, as Spark has it; None if unknown, as for a warm-up.
-    end : dict or None
-        The offset that Spark was given; None before that.
-    is_logged : bool
-        Whether its end is known to be in Spark's log.
-    opened_at : float
-        When Spark was given it, in seconds of a monotonic clock.
-    share : Share or None
-        What it reads of gaps, if its duration is to set the pace and is not known yet.
     """
 
+    #: How many batches had been handed out when it was planned, itself included. One that reads
+    #: nothing can have the number of the batch before.
     number: int
+    #: Its live ranges, and the parts of gaps that it reads; without logs that were deleted since.
     ranges: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     catch_up: CaughtUp = field(default_factory=dict)
-    has_ranges: bool = False
+    has_ranges: bool = False  #: whether it was planned with either
+    #: The partitions whose ``revoke_requested`` row it has, if they are still owned.
     requests: set[TopicPartition] = field(default_factory=set)
-    start: dict[str, Any] | None = None
-    end: dict[str, Any] | None = None
-    is_logged: bool = False
-    opened_at: float = 0.0
+    start: dict[str, Any] | None = None  #: as Spark has it; None if unknown, as for a warm-up
+    end: dict[str, Any] | None = None  #: None before Spark was given it
+    is_logged: bool = False  #: whether its end is known to be in Spark's log
+    opened_at: float = 0.0  #: when Spark was given it; seconds, monotonic
+    #: What it reads of gaps, if its duration is to set the pace and is not known yet.
     share: Share | None = None
 
     def reads(self, partition: TopicPartition) -> bool:

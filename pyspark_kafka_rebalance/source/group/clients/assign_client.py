@@ -37,12 +37,8 @@ _LOOKUP_TIMEOUT_MS = 5_000
 class AssignClient:
     """The :class:`QueryMember` of ``assign``.
 
-    Parameters
-    ----------
-    client : DeferredRevokeConsumer
-        Subscribed to nothing. Closed together with this object, also if the constructor raises.
-    partitions : collection of TopicPartition
-        The partitions to read.
+    The client is subscribed to nothing, and closed together with this object, also if the
+    constructor raises.
 
     Raises
     ------
@@ -55,9 +51,7 @@ class AssignClient:
     """
 
     def __init__(
-        self,
-        client: DeferredRevokeConsumer,
-        partitions: Collection[TopicPartition],
+        self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> None:
         self._client = client
         self._wanted = frozenset(partitions)
@@ -118,10 +112,7 @@ class AssignClient:
     def poll_membership(self) -> PollResult:
         """Report how the partitions have changed since the last poll; never waits for records.
 
-        Raises
-        ------
-        MembershipError
-            The group refuses our commits.
+        Raises MembershipError if the group refuses our commits.
         """
         self._commits.raise_failure()
         now = time.monotonic()
@@ -277,14 +268,7 @@ class AssignClient:
 def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
     """The error for a group that has active members: only they may commit to it.
 
-    Parameters
-    ----------
-    group_id : str
-        The group.
-    partitions : str
-        The partitions whose offsets it refuses.
-    seen : str
-        The coordinator's error, or the members.
+    ``seen`` is the coordinator's error, or the members.
     """
     return MembershipError(
         f"group {group_id!r} has active members ({seen}), so it accepts no offsets for the "

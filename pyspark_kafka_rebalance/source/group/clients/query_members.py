@@ -32,22 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
-    """Build the clients; none of them joins yet.
+    """Build the clients, ``readers`` of them or one with ``assign``; none of them joins yet.
 
     The first is built on its own, to find out whether the brokers let us in. The others follow all
-    at once, so that they join in one generation.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    run : str
-        Prefix of the client ids.
-
-    Yields
-    ------
-    QueryClient
-        ``readers`` of them; only one with ``assign``.
+    at once, so that they join in one generation. ``run`` is the prefix of the client ids.
 
     Raises
     ------
@@ -191,16 +179,7 @@ _CLOSE_AT_MOST_S = 3.0
 class QueryMembers:
     """The members in reader order; iterate on the pump's thread, or once they are built.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    run : str
-        Prefix of the client ids.
-    state : QueryState
-        Knows whether they have a generation.
-    pump : Pump
-        Builds and closes them; :meth:`client` raises its failure.
+    The pump builds and closes them; :meth:`client` raises its failure.
     """
 
     def __init__(self, options: SourceOptions, run: str, state: QueryState, pump: Pump) -> None:
@@ -251,10 +230,7 @@ class QueryMembers:
     def build_first(self) -> None:
         """Build the first client, which finds out whether the brokers let us in.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            As :func:`build_clients`.
+        Raises as :func:`build_clients`.
         """
         self._to_build = map(self._described, build_clients(self._options, self._run))
         self._clients.append(next(self._to_build))
@@ -293,10 +269,7 @@ class QueryMembers:
     def client(self) -> DeferredRevokeConsumer:
         """Wait for :meth:`are_built`; returns one for look-ups unrelated to membership.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            The query was stopped before it had a client, or the pump has failed.
+        Raises KafkaRebalanceError if the query was stopped before, or the pump has failed.
         """
         self._built.wait()
         self._pump.raise_failure()

@@ -18,18 +18,17 @@ from kafka.structs import TopicPartition
 
 from ....errors import names_of
 from ..clients.query_member import QueryMember
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..owned.deleted_partitions import (
     TOPIC_IDS_TIMEOUT_MS,
     DeletedPartitions,
     Left,
     ask_for_missing,
 )
-from ..query_state import QueryState
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,23 +39,11 @@ _FORGET_EVERY_S = 60.0
 _IDENTIFY_AGAIN_S = 1.0
 
 
-class DeletionWatch:
-    """Requests what ``DeletedPartitions`` wants to know, and takes what is gone out of the state.
+class DeletionWatch(QueryPart):
+    """Requests what ``DeletedPartitions`` needs, and takes deleted partitions out of the state."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Updated with what is deleted.
-    members : QueryMembers
-        Their client makes the look-ups.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._decision = DeletedPartitions()
         # And not seen again since. Replaced, never changed, because the planner reads it too.
         self._deleted: frozenset[TopicPartition] = frozenset()
@@ -64,7 +51,7 @@ class DeletionWatch:
         self._identify_at = 0.0
         self._asked_after = 0  # the batch after which topic ids were last requested
         # With assign, missing partitions have already failed the query.
-        self._has_looked = options.partitions is not None
+        self._has_looked = core.options.partitions is not None
 
     @property
     def deleted(self) -> frozenset[TopicPartition]:
@@ -287,12 +274,7 @@ class DeletionWatch:
     def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """The given partitions that no longer exist, according to freshly fetched metadata.
 
-        Raises
-        ------
-        AuthorizationError
-            DESCRIBE is not granted on some of the topics.
-        kafka.errors.KafkaTimeoutError
-            No broker answers.
+        Raises AuthorizationError if DESCRIBE is not granted, or a KafkaTimeoutError.
         """
         with self._members.asking() as client:
             return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
@@ -319,36 +301,17 @@ def _gone(client: DeferredRevokeConsumer, topics: set[str]) -> set[str]:
     return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)
 
 
-class ReplacedTopics:
+class ReplacedTopics(QueryPart):
     """Whether the topic of a newly assigned partition was deleted, or created anew.
 
     Nothing shows that while another member, or nobody, has the partition. But Kafka drops the
     group's offsets together with the old topic, so the metadata is fetched only for partitions
     without an offset. A group that assigns by topic id revokes the partition from its owner. If
     that is this query, it sees the new id, and it has lost records. Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows the topics' ids, and forgets the old partitions.
-    members : QueryMembers
-        They forget their commits.
-    deletions : DeletionWatch
-        Knows which partitions left this query lately.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        deletions: DeletionWatch,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, deletions: DeletionWatch) -> None:
+        super().__init__(core)
         self._deletions = deletions
         # Assigned partitions without a start whose topic was checked.
         self._looked_at: set[TopicPartition] = set()
@@ -382,22 +345,9 @@ class ReplacedTopics:
     ) -> set[TopicPartition]:
         """Forget what is known of partitions whose topic was deleted and created anew.
 
-        Parameters
-        ----------
-        member : QueryMember
-            The member that was assigned these.
-        cluster : DeferredRevokeConsumer
-            Its client for look-ups.
-        partitions : collection of TopicPartition
-            The partitions without a start.
-        committed : collection of TopicPartition
-            Those of which the group has an offset.
-
-        Returns
-        -------
-        set
-            Partitions that this query had until just now. The group's offset of such a partition
-            may be the query's own, committed by topic name.
+        ``committed`` are those of which the group has an offset. Returns the partitions that this
+        query had until just now: the group's offset of such a partition may be the query's own,
+        committed by topic name.
         """
         assigned = {p: member.assigned_topic_id(p) for p in partitions}
         topic_ids = {p.topic: found for p, found in assigned.items() if found is not None}

@@ -21,16 +21,9 @@ def log_sizes(
 ) -> dict[TopicPartition, int]:
     """Return the bytes of each partition's log, as compressed, without tiered storage.
 
-    Protocol: DescribeLogDirs (KIP-113), sent only to leaders, so that no other broker can keep a
-    size from being known. This leaves out partitions whose leader does not answer now, or has no
-    log of them because it is no longer their leader.
-
-    Parameters
-    ----------
-    client_config : Mapping[str, Any]
-        Settings for kafka-python's clients.
-    leaders : Mapping[TopicPartition, int]
-        The node id of each partition's leader.
+    Protocol: DescribeLogDirs (KIP-113), sent only to leaders (node ids), so that no other broker
+    can keep a size from being known. This leaves out partitions whose leader does not answer now,
+    or has no log of them because it is no longer their leader.
 
     Raises
     ------

@@ -20,6 +20,7 @@ from ....fetch.offset_range import OffsetRange
 from ...plan.timelines import Rows
 from ...plan.times import SHORT
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_part import QueryCore, QueryPart
 from ..query_state import QueryState
 from .log_ends import LogEnds
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ....fetch.fetcher import RangeFetcher
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -45,22 +45,10 @@ class AwaitedPartitions:
 
     A partition can be on its way from one member of the query to another, above all while they
     join. Its records would come late if the other partitions were read in the meantime.
-
-    Parameters
-    ----------
-    state : QueryState
-        Knows what is owned.
-    members : QueryMembers
-        Know whether they have settled.
-    clock : callable
-        Seconds, monotonic.
     """
 
     def __init__(
-        self,
-        state: QueryState,
-        members: QueryMembers,
-        clock: Callable[[], float] = time.monotonic,
+        self, state: QueryState, members: QueryMembers, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._state = state
         self._members = members
@@ -134,27 +122,12 @@ _PATIENCE_MS = 5_000
 _AHEAD_BYTES = 4 * 1024 * 1024
 
 
-class RecordTimes:
-    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it.
+class RecordTimes(QueryPart):
+    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        Their client makes the look-ups.
-    state : QueryState
-        Knows what is owned.
-    log_ends : LogEnds
-        Requests the latest records, before the ends of the logs.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, log_ends: LogEnds
-    ) -> None:
-        self._options = options
-        self._members = members
-        self._awaited = AwaitedPartitions(state, members)
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
+        self._awaited = AwaitedPartitions(core.state, core.members)
         self._log_ends = log_ends
         self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
         self._leaderships_ms = -1.0
@@ -236,12 +209,8 @@ class RecordTimes:
         """Read these ranges; of a long range maybe only the first part.
 
         Skips records that are gone, and returns no rows for a damaged range, since the read of the
-        batch reports both. Partitions whose leader does not answer are left out.
-
-        Raises
-        ------
-        AuthorizationError
-            READ is not granted on a topic.
+        batch reports both. Partitions whose leader does not answer are left out. Raises
+        AuthorizationError if READ is not granted on a topic.
         """
         try:
             return self._read(ranges)

@@ -25,21 +25,18 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap
-from ....consumer.pump import Pump
 from ....errors import names_of
 from ....fetch.offset_range import OffsetRange
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..query_state import QueryState, SharedState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
+from ..query_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -69,24 +66,13 @@ Reads: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 
 class Standing(NamedTuple):
-    """What is known of one partition: whether the query owns it, and what the group has.
-
-    Attributes
-    ----------
-    is_own : bool
-        Whether the query owns it.
-    committed : int or None
-        The group's committed offset.
-    known : Remaining or None
-        What the group is owed, if more than the committed offset is known.
-    is_left_out : bool
-        The query never owns it again: it was restarted without the topic, or the topic is deleted.
-        Then what the group has now decides, and no owner is waited for: there may never be one.
-    """
+    """What is known of one partition: whether the query owns it, and what the group has."""
 
     is_own: bool
     committed: int | None
-    known: Remaining | None = None
+    known: Remaining | None = None  #: if more than the committed offset is known
+    #: The query never owns it again: it was restarted without the topic, or the topic is deleted.
+    #: Then what the group has now decides, and no owner is waited for: there may never be one.
     is_left_out: bool = False
 
     @property
@@ -153,15 +139,7 @@ class Pace:
         self._left: int | None = None
 
     def is_too_slow(self, left: int | None, now: float, until: float) -> bool:
-        """Whether the owner will be late, with this many offsets left to read first.
-
-        Parameters
-        ----------
-        left : int or None
-            As ``Standing.before_it_nears``.
-        now, until : float
-            Seconds.
-        """
+        """Whether the owner will be late, with this many offsets left (``before_it_nears``)."""
         before, self._left = self._left, left
         if left is None or before is None or left > before:
             self._commits = 0
@@ -216,7 +194,7 @@ def wait_for_owners(
     session_s: Callable[[], float],
     clock: Callable[[], float],
 ) -> Mapping[TopicPartition, Standing]:
-    """Wait until it is decided which rows are marked (invariant 2).
+    """Wait until it is decided which rows are marked (invariant 2); returns the last standings.
 
     Deadlines: the members may take until ``JOIN_S`` after the session's end to join. Then the wait
     ends after ``STILL_S`` without any change, but no earlier than ``STILL_S`` and no later than
@@ -230,24 +208,9 @@ def wait_for_owners(
     protocol (KIP-848), in a group that both protocols share, or if a static member comes back. A
     dead member then owns its partitions until its session expires, and nothing changes until then.
 
-    Parameters
-    ----------
-    reads : mapping
-        What the batch reads.
-    look : callable
-        Looks at the group; leaves out partitions that need no wait.
-    wait : callable
-        Waits a moment; raises what ended the membership.
-    session_s : callable
-        The session timeout, in seconds, after which the group removes dead members. Called each
-        time, because the broker's value is known only when a member joins.
-    clock : callable
-        Seconds.
-
-    Returns
-    -------
-    mapping
-        The last known standings, from which the marks follow.
+    ``look`` leaves out partitions that need no wait. ``wait`` waits a moment; it raises what ended
+    the membership. ``session_s`` is called each time, because the broker's value is known only when
+    a member joins.
     """
     began_at = changed_at = clock()
     before: tuple[object, ...] | None = None
@@ -291,28 +254,11 @@ _CHECK_EVERY_S = 0.2
 _TICK_S = 0.02
 
 
-class ForeignRanges:
-    """The planner's wait for other owners, and the pump's requests while it lasts.
+class ForeignRanges(QueryPart):
+    """The planner's wait for other owners, and the pump's requests while it lasts."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is owned, and what the group is known to have.
-    members : QueryMembers
-        Their client makes the look-ups.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._looked_at = 0.0
         # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()

@@ -18,17 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.pump import Pump
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..query_state import QueryState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +31,9 @@ log = logging.getLogger(__name__)
 def new_to_group(
     partitions: Collection[TopicPartition], committed: Collection[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Find the partitions that are new to the group.
+    """Find the partitions of the topics that are new to the group.
 
-    Parameters
-    ----------
-    partitions : collection of TopicPartition
-        All partitions of the topics.
-    committed : collection of TopicPartition
-        The partitions for which the group has a committed offset.
-
-    Returns
-    -------
-    frozenset of TopicPartition
-        The partitions without one, in topics that the group reads.
+    They have no committed offset, in topics that the group reads.
     """
     topics = {p.topic for p in committed}
     return frozenset(p for p in partitions if p.topic in topics and p not in committed)
@@ -58,31 +43,14 @@ def new_to_group(
 _ASK_AGAIN_S = 0.02
 
 
-class KnownToGroup:
-    """Asks for new partitions before the members join, and for offsets once they may be behind.
+class KnownToGroup(QueryPart):
+    """Asks for new partitions before the members join, and for offsets once they may be behind."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Says what to ask for, and records the answers.
-    members : QueryMembers
-        They make the look-ups.
-    pump : Pump
-        Ends a wait when it is stopping.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         # Whether find_committed is done. With assign, the partitions are the query's own from the
         # beginning, so there is nothing to ask.
-        self._has_asked = options.partitions is not None
+        self._has_asked = core.options.partitions is not None
 
     def find_new(self) -> None:
         """Find out, before the members join, which partitions are new to the group."""

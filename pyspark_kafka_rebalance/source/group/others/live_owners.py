@@ -36,22 +36,9 @@ def owned_by_live_others(
 ) -> frozenset[TopicPartition]:
     """Find what those other members own that were alive after ours joined.
 
-    Parameters
-    ----------
-    group : GroupDescription
-        As described after our members joined.
-    own_ids : collection of str
-        The member ids of our own members.
-    joined_epoch : int or None
-        A group epoch no older than our join, which rebalanced the group; 0 in the classic protocol.
-        None if our join caused no rebalance.
-    session_passed : bool
-        Whether a session timeout has passed since our join.
-
-    Returns
-    -------
-    frozenset of TopicPartition
-        Without partitions on their way from one member to another.
+    Without partitions on their way from one member to another. ``joined_epoch`` is a group epoch no
+    older than our join, which rebalanced the group: 0 in the classic protocol, None if our join
+    caused no rebalance. ``session_passed``: a session timeout has passed since our join.
     """
     return frozenset(
         partition
@@ -72,13 +59,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class LiveOwnerWatch:
-    """Describes the group at intervals, from the time when the run's own members have joined.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream that has group members.
-    """
+    """Describes the group at intervals, from the time when the run's own members have joined."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -93,17 +74,7 @@ class LiveOwnerWatch:
     ) -> frozenset[TopicPartition]:
         """Ask what those other members own that were alive after ours joined.
 
-        Parameters
-        ----------
-        own_ids : collection of str
-            The member ids of our own members.
-        session_timeout_ms : float
-            How long a dead member stays in the group.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not answer, or refuse to.
+        Raises KafkaRebalanceError if the brokers do not answer, or refuse to.
         """
         now = time.monotonic()
         if self._joined_at is None:

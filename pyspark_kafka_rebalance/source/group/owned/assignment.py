@@ -39,28 +39,8 @@ class QueryAssignment:
     """The partitions of all members of one query.
 
     Call a part directly for what concerns only that part, and this class for what changes several.
-
-    Parameters
-    ----------
-    include_events : bool
-        Whether events are kept for rows, and hold revokes back until their batch is committed.
-
-    Attributes
-    ----------
-    partitions : OwnedPartitions
-        What is owned now.
-    marks : Marks
-        How far each partition has been read.
-    gaps : GapMarks
-        The ranges of each partition still to be caught up below that.
-    batches : OpenBatches
-        The batches that are planned and not proven.
-    events : EventRows
-        The event rows for the next batch.
-    commits : OwedCommits
-        What the group still has to be sent.
-    positioning : Positioning
-        Applies what the brokers say: where partitions start, and what is gone from their logs.
+    With ``include_events``, events are kept for rows, and hold revokes back until their batch is
+    committed.
     """
 
     def __init__(self, include_events: bool = False) -> None:
@@ -155,16 +135,13 @@ class QueryAssignment:
     ) -> dict[TopicPartition, OffsetRange]:
         """Record the ranges that are still allowed now, and return only those (invariant 1).
 
-        The last step of planning: it drops whatever changed during the planner's I/O.
+        The last step of planning: it drops whatever changed during the planner's I/O. ``batches``
+        has the parts of gaps that were allowed.
 
         Parameters
         ----------
-        planned : dict
-            Ranges decided from an earlier ``partitions.plannable()``.
         certain : callable
             Whether this member's membership is certain right now (its lease).
-        catch_up : mapping
-            Parts of gaps, decided the same way; ``batches`` has those that were allowed.
         whole : bool
             Whether the ranges are recorded all or none: with an order among partitions, the rest
             of a batch would overtake what is left out.

@@ -45,31 +45,15 @@ _LOOKS_AFTER_LEAVING = 3
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A partition that left in a rebalance.
+    """A partition that left in a rebalance."""
 
-    Attributes
-    ----------
-    position : int or None
-        How far it was handed out.
-    topic_id : UUID or None
-        The id of the topic in which it was started; None if unknown.
-    looks : int
-        How many checks it still gets.
-    """
-
-    position: int | None
-    topic_id: UUID | None
-    looks: int = _LOOKS_AFTER_LEAVING
+    position: int | None  #: how far it was handed out
+    topic_id: UUID | None  #: of the topic in which it was started; None if unknown
+    looks: int = _LOOKS_AFTER_LEAVING  #: how many checks it still gets
 
 
 class DeletedPartitions:
-    """Remembers which partitions are in doubt; the caller makes the requests.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds, monotonic.
-    """
+    """Remembers which partitions are in doubt; the caller makes the requests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -171,16 +155,8 @@ def ask_for_missing(
 ) -> frozenset[TopicPartition]:
     """The partitions that do not exist, according to freshly fetched metadata.
 
-    Parameters
-    ----------
-    client : DeferredRevokeConsumer
-        Its metadata is refreshed.
-    partitions : collection of TopicPartition
-        The partitions to check.
-    option : str
-        The option by which the user named them, for the error.
-    timeout_ms : float
-        For each of two requests.
+    ``option`` is the one that names them, for the error; ``timeout_ms`` is for each of two
+    requests.
 
     Raises
     ------

@@ -147,11 +147,7 @@ class OwedCommits:
     """
 
     def __init__(
-        self,
-        partitions: OwnedPartitions,
-        marks: Marks,
-        gaps: GapMarks,
-        batches: OpenBatches,
+        self, partitions: OwnedPartitions, marks: Marks, gaps: GapMarks, batches: OpenBatches
     ) -> None:
         self._partitions = partitions
         self._marks = marks
@@ -257,12 +253,9 @@ class Marks:
     def start_at(
         self, partition: TopicPartition, committed: int | None, otherwise: int, unread: bool
     ) -> int:
-        """Decide where a newly assigned partition starts; parameters as in ``Positioning``.
+        """Decide where a newly assigned partition starts; see ``Positioning.start_at``.
 
-        Parameters
-        ----------
-        unread : bool
-            Whether no unproven batch reads it.
+        ``unread``: no unproven batch reads it.
         """
         known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
         start = otherwise if known < 0 else known

@@ -48,42 +48,17 @@ def token_of(run: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Delivered:
-    """What the commits of one partition say of it.
+    """What the commits of one partition say of it."""
 
-    Attributes
-    ----------
-    stretches : tuple of Stretch
-        Which query has delivered which offsets, in order; not empty.
-    again : int
-        Where the group was before it was set back; 0 if it was not, or has passed that.
-    """
-
-    stretches: tuple[Stretch, ...]
-    again: int = 0
+    stretches: tuple[Stretch, ...]  #: which query has delivered which offsets; not empty
+    again: int = 0  #: where the group was before it was set back; 0 if it was not, or is past that
 
 
 class OwnCommits:
     """The origins of one query run's commits, and how the query reads those of others.
 
-    Parameters
-    ----------
-    identity : QueryIdentity
-        The query.
-    run : str
-        The run's name.
-    follows_checkpoint : bool
-        Whether invariant 1 holds; else the further wins in any case (``restoredCheckpoint``).
-    in_order : bool
-        Whether records are read in order only, without ``parallelRebalance=live``.
-
-    Attributes
-    ----------
-    run : str
-        The part of the run's name that commits carry.
-    other_runs : set of str
-        Other runs of this query that have committed.
-    has_rival : bool
-        Whether another run of this query has committed since this one started (invariant 3).
+    Invariant 1 holds with ``follows_checkpoint`` alone (``restoredCheckpoint``); otherwise the
+    further position wins. ``in_order`` means without ``parallelRebalance=live``.
     """
 
     def __init__(
@@ -99,8 +74,8 @@ class OwnCommits:
         self._in_order = in_order
         self._delivered: dict[TopicPartition, _Delivered] = {}  # each replaced, never changed
         self._started: set[TopicPartition] = set()
-        self.other_runs: set[str] = set()
-        self.has_rival = False
+        self.other_runs: set[str] = set()  #: of this query, that have committed
+        self.has_rival = False  #: whether one has since this run started (invariant 3)
 
     # -- the commits of others, and of earlier runs -----------------------------------------------
 
@@ -113,17 +88,8 @@ class OwnCommits:
     ) -> Remaining:
         """What is left of a partition for this query, as of a commit.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition.
-        commit : GroupCommit
-            The group's last commit.
-        proven : int or None
-            Up to where this query has read by its checkpoint; None if that does not know the
-            partition.
-        gaps : iterable of Gap
-            What the checkpoint has unread below that.
+        ``proven`` is up to where this query has read by its checkpoint, None if that does not know
+        the partition; ``gaps`` are what it has unread below that.
         """
         gaps = tuple(gaps)
         left, origin = commit
@@ -164,19 +130,10 @@ class OwnCommits:
     def begin(
         self, partition: TopicPartition, commit: GroupCommit | None, start: int, is_known: bool
     ) -> None:
-        """From here on this query delivers the partition, and commits it.
+        """From ``start`` on this query delivers the partition, and commits it.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition.
-        commit : GroupCommit or None
-            The group's last commit.
-        start : int
-            Where reading starts, or where the group is set back to.
-        is_known : bool
-            Whether the checkpoint knows the partition. Then what lies between the group's offset
-            and its position is this query's own, whoever has deleted or moved the group's offset.
+        If the checkpoint knows the partition, what lies between the group's offset and its position
+        is this query's own, whoever has deleted or moved the group's offset.
         """
         since = start
         if commit is not None:

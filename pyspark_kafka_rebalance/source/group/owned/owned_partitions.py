@@ -19,12 +19,7 @@ from ...offsets.stream_offset import RebalanceEvent
 class EventRows:
     """The rebalance events that the next batch reports.
 
-    They are the rows of ``includeRebalanceEvents``, and the lost partitions.
-
-    Parameters
-    ----------
-    included : bool
-        Whether event rows are enabled.
+    They are the rows of ``includeRebalanceEvents``, if that is set, and the lost partitions.
     """
 
     def __init__(self, included: bool) -> None:
@@ -76,24 +71,12 @@ class LastChange:
     another member in the answer to that one's heartbeat. So nothing is on its way once every member
     has had two answers: one to a heartbeat after the change, by which the coordinator knows what
     was released, and one to a heartbeat after the coordinator has had time to assign that.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds, monotonic.
-
-    Attributes
-    ----------
-    at : float
-        When it was.
-    all_told : bool
-        Whether every member knows which partitions it owns after the change.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.at = 0.0
-        self.all_told = False
+        self.all_told = False  #: whether every member knows what it owns after the change
         self._known_at: float | None = None  # to the coordinator
         self.note()
 

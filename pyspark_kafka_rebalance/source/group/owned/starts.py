@@ -41,13 +41,7 @@ if TYPE_CHECKING:
 
 
 class Starts:
-    """What the rules go by: which partitions existed when, and what had been read by then.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    """
+    """What the rules go by: which partitions existed when, and what had been read by then."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -259,14 +253,8 @@ class Starts:
     def end_at_start(self, partition: TopicPartition, end: int) -> int:
         """Where ``latest`` is for a partition that :meth:`rule_of` starts there.
 
-        That is where its log ended when the query first started, as far as that is known.
-
-        Parameters
-        ----------
-        partition : TopicPartition
-            Existed when the query first started.
-        end : int
-            Where its log ends now; lower if the log was truncated since.
+        That is where its log ended when the query first started, as far as that is known; where it
+        ends now is lower if the log was truncated since.
         """
         return min(end, self._first_ends.get(partition, end))
 
@@ -305,12 +293,8 @@ class Starts:
     ) -> dict[TopicPartition, int]:
         """Where the group is ahead of Spark's own source, and the offsets to set it to (rule 1).
 
-        Parameters
-        ----------
-        owed : Mapping[TopicPartition, Remaining]
-            What the group is owed. It may have processed records beyond its committed offset.
-        known : Mapping[TopicPartition, int]
-            The proven positions; has every partition of :attr:`imported`.
+        The group may have processed records beyond its committed offset. The proven positions have
+        every partition of :attr:`imported`.
         """
         return {
             p: known[p] for p, left in owed.items() if p in self._imported and left.live > known[p]
