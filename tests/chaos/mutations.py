@@ -193,7 +193,7 @@ MUTATIONS = (
         "reconciled",
         "the consumer protocol's heartbeat lists the target as owned, and not what is owned",
         "consumer/membership/reconciliation.py",
-        "return {**self.assignable, **self._owned}",
+        "return {**self.assignable, **self.owned}",
         "return dict(self.assignable)",
         named="handover",
     ),

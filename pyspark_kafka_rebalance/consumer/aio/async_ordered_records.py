@@ -83,10 +83,7 @@ class AsyncTimestampOrderedRecords:
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-
-        def poll(left_ms: float) -> OrderedPoll:
-            return self._ordered.poll(left_ms, max_records)
-
+        poll = partial(self._ordered.poll, max_records=max_records)
         result: OrderedPoll = await self._consumer.returned_by(
             poll,
             timeout_ms,
@@ -96,10 +93,7 @@ class AsyncTimestampOrderedRecords:
         return result
 
     async def poll_arrow(
-        self,
-        timeout_ms: float = 0,
-        max_records: int = ARROW_ROWS,
-        include_headers: bool = False,
+        self, timeout_ms: float = 0, max_records: int = ARROW_ROWS, include_headers: bool = False
     ) -> OrderedPoll[pa.Table, pa.RecordBatch]:
         """The next records as one Arrow table.
 
@@ -113,10 +107,9 @@ class AsyncTimestampOrderedRecords:
         OptionError
             A deserializer is configured: the columns hold bytes.
         """
-
-        def poll(left_ms: float) -> OrderedPoll[pa.Table, pa.RecordBatch]:
-            return self._ordered.poll_arrow(left_ms, max_records, include_headers)
-
+        poll = partial(
+            self._ordered.poll_arrow, max_records=max_records, include_headers=include_headers
+        )
         result: OrderedPoll[pa.Table, pa.RecordBatch] = await self._consumer.returned_by(
             poll,
             timeout_ms,

@@ -50,40 +50,22 @@ MOST_STRETCHES_WITH_GAPS = 50
 
 
 class Stretch(NamedTuple):
-    """The records from an offset up to the next stretch, or to the commit, and who delivered them.
+    """The records up to the next stretch, or to the commit, and who delivered them."""
 
-    Attributes
-    ----------
-    query : str
-        The query's id.
-    since : int
-        The first offset.
-    """
-
-    query: str
-    since: int
+    query: str  # its id
+    since: int  # the first offset
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who committed an offset.
+    """Who committed an offset."""
 
-    Attributes
-    ----------
-    run : str
-        The committer's run; part of its client ids.
-    batch : int
-        The number of the batch that it had planned last.
-    stretches : tuple of Stretch
-        Who delivered what, lowest first; at least one. The last one is the committer's.
-    again : int
-        Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
-        was not.
-    """
-
-    run: str
-    batch: int
+    run: str  # the committer's run; part of its client ids
+    batch: int  # the number of the batch that it had planned last
+    #: Who delivered what, lowest first; at least one. The last one is the committer's.
     stretches: tuple[Stretch, ...]
+    #: Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
+    #: was not.
     again: int = 0
 
     @property
@@ -103,14 +85,7 @@ class Origin:
     def encode(self, offset: int, limit: int, bound_to: str) -> str:
         """The metadata to commit with this offset; empty if even one stretch takes too many bytes.
 
-        Parameters
-        ----------
-        offset : int
-            The committed offset.
-        limit : int
-            In bytes.
-        bound_to : str
-            As in ``Remaining.encode``.
+        The limit is in bytes; ``bound_to`` is as in ``Remaining.encode``.
         """
         return origin_text(
             self.run, self.batch, self.stretches, offset, limit, bound_to, self.again
