@@ -136,6 +136,14 @@ def test_old_brokers_are_asked_once() -> None:
     assert record_times(ends=ends).newest() == {}
 
 
+def test_the_latest_records_of_some_are_told_whatever_is_asked_with_the_ends() -> None:
+    members = Members()
+    assert record_times(members).newest_of([P]) == {P: RecordTime(9, 1_000)}
+    members.old_brokers = True
+    assert record_times(members).newest_of([P]) == {}
+    assert members.calls == ["latest", "latest"]
+
+
 def test_first_records_are_told() -> None:
     assert record_times().first_at({P: 5, Q: 0}) == {P: RecordTime(5, 6), Q: None}
 

@@ -322,6 +322,8 @@ class EventTime:
         if len(told) < len(partitions):
             raise UntoldError(set(partitions) - told.keys())
         horizon, unread = self._now_ms() + FUTURE_MS, self._unread
+        without = {p: unread[p] for p, found in told.items() if found is None}
+        denied = self._latest.denied(timestamp, self._positions, without, horizon)
         blind = {
             p: found
             for p, found in told.items()
@@ -329,10 +331,11 @@ class EventTime:
         }
         for p, found in blind.items():
             self._warn(p, found)
-        if blind:
-            told = {p: found for p, found in told.items() if p not in blind}
+        misleading = [*blind, *denied]
+        if misleading:
+            told = {p: found for p, found in told.items() if p not in misleading}
         self._look_ups.learn(timestamp, told)
-        self._read_from_now_on(blind)
+        self._read_from_now_on(misleading)
 
     def _beside(
         self,

@@ -46,6 +46,15 @@ class Times(Protocol):
         The answer may be much older than that, unless :meth:`prepare` has requested it.
         """
 
+    def newest_of(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, RecordTime | None]:
+        """Return the latest record of each of these logs as of now; None for an empty log.
+
+        It may lie behind the ends of the logs, or be deleted.
+        """
+        ...
+
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
         """Send the next batch's likely requests in advance, so that it need not wait for them.
 

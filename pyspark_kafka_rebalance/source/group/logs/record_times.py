@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kafka.errors import IncompatibleBrokerVersion
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.found_records import RecordTime
@@ -204,6 +206,17 @@ class RecordTimes(QueryPart):
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
         """Each log's latest record, from before its end; renewed if :meth:`prepare` asked."""
         return self._log_ends.latest_records()
+
+    def newest_of(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, RecordTime | None]:
+        """Each of these logs' latest record; partitions without an answer are left out.
+
+        One request per broker. Empty if brokers are older than 3.0.
+        """
+        with self._members.asking() as client, suppress(IncompatibleBrokerVersion):
+            return client.latest_records_now(partitions, LOOKUP_TIMEOUT_MS)
+        return {}
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         """Read these ranges; of a long range maybe only the first part.
