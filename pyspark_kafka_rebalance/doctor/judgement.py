@@ -186,7 +186,7 @@ def judge_settings(
         found = (
             "each Python process of Spark compiles PySpark again, which takes about half a second"
         )
-        command = f"python -m {NAME}.source.spark.compiled_pyspark"
+        command = f"python -m {NAME}.source.compiled_pyspark"
         yield hint("settings", found, f"{command}, once on each host")
 
 

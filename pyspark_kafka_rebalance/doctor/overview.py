@@ -15,7 +15,7 @@ COMMANDS = {
     "status": "show a consumer group: who holds what, lag, revokes, gaps",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
-    "source.spark.compiled_pyspark": "compile PySpark once, so that queries start sooner",
+    "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",
     "testing.spark_java": "print a JAVA_HOME with which Spark starts",
 }
 

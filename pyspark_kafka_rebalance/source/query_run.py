@@ -16,8 +16,8 @@ from .driver_sources import DriverSources
 from .group.batch_state import Gaps, LeftBehind
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.membership import QueryMembership
-from .load_claim import LoadClaim
 from .offsets.query_identity import QueryIdentity
+from .spark.load_claim import LoadClaim
 from .spark.sigterm import has_ended, stop_on_sigterm
 from .stop.stop_request import StopRequest
 

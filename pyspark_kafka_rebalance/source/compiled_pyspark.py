@@ -1,6 +1,6 @@
 """Compile PySpark once, so that Spark's Python processes start half a second sooner.
 
-    python -m pyspark_kafka_rebalance.source.spark.compiled_pyspark [--undo]
+    python -m pyspark_kafka_rebalance.source.compiled_pyspark [--undo]
 
 Spark's home has PySpark as a zip of sources, ``python/lib/pyspark.zip``. Every Python process that
 Spark starts, such as the planner of a streaming query with a Python source, imports PySpark from
@@ -102,7 +102,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m pyspark_kafka_rebalance.source.spark.compiled_pyspark",
+        prog="python -m pyspark_kafka_rebalance.source.compiled_pyspark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
