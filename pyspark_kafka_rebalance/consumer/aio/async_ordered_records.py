@@ -83,7 +83,10 @@ class AsyncTimestampOrderedRecords:
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        poll = partial(self._ordered.poll, max_records=max_records)
+
+        def poll(left_ms: float) -> OrderedPoll:
+            return self._ordered.poll(left_ms, max_records)
+
         result: OrderedPoll = await self._consumer.returned_by(
             poll,
             timeout_ms,
@@ -107,9 +110,10 @@ class AsyncTimestampOrderedRecords:
         OptionError
             A deserializer is configured: the columns hold bytes.
         """
-        poll = partial(
-            self._ordered.poll_arrow, max_records=max_records, include_headers=include_headers
-        )
+
+        def poll(left_ms: float) -> OrderedPoll[pa.Table, pa.RecordBatch]:
+            return self._ordered.poll_arrow(left_ms, max_records, include_headers)
+
         result: OrderedPoll[pa.Table, pa.RecordBatch] = await self._consumer.returned_by(
             poll,
             timeout_ms,

@@ -160,7 +160,11 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         max_records : int, optional
             Default: ``max_poll_records``.
         """
-        poll = partial(self._thread.opened().poll_with_rebalance, max_records=max_records)
+        consumer = self._thread.opened()
+
+        def poll(left_ms: float) -> PollResult:
+            return consumer.poll_with_rebalance(left_ms, max_records)
+
         result: PollResult = await self.returned_by(poll, timeout_ms, _is_own, self._without_sought)
         return result
 
