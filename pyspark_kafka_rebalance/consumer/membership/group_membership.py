@@ -107,12 +107,19 @@ class GroupMembership:
         return self.record.loss_waits()
 
     def lose_if_expired(self) -> None:
-        """Lose the membership if no heartbeat has succeeded for the session timeout."""
-        if self.record.member.joined and self.lease.expired():
-            self.record.lose(
-                f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
-                keep_member_id=True,
-            )
+        """Lose the membership if no heartbeat has succeeded for the session timeout; any thread.
+
+        Also asked by every call that commits or reports progress: a process that was suspended may
+        make such a call before its I/O loop runs.
+        """
+        if not self.lease.expired():  # called for every record, so without the lock
+            return
+        with self.record.lock:
+            if self.lease.expired():  # it may have been lost, and joined again, in the meantime
+                self.record.lose(
+                    f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
+                    keep_member_id=True,
+                )
 
     def commit(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits.

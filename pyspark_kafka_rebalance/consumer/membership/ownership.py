@@ -173,6 +173,11 @@ class Ownership:
         """Newly assigned during the last poll, and not lost again in it."""
         return self._standing.added
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any revoke is requested and not ended."""
+        return bool(self._standing.deadlines)
+
     def is_overdue(self, partition: TopicPartition, now: float) -> bool:
         """Whether its revoke is past the deadline, so that the next poll loses it."""
         deadline = self._standing.deadlines.get(partition)

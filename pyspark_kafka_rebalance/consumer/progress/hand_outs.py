@@ -225,6 +225,7 @@ class EnteredCommits(Part):
         if not offsets:
             by_hand.future.success(None)
             return by_hand
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             refuse_overdue(self._ownership, by_hand.offsets)
@@ -298,6 +299,7 @@ class HandOuts(Part):
 
         Raises PartitionsLostError, and then nothing of the call counts.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             try:
@@ -329,6 +331,7 @@ class HandOuts(Part):
 
         Raises PartitionsLostError, and ValueError for what was not handed out.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             last = max(offsets, default=-1)
@@ -345,6 +348,7 @@ class HandOuts(Part):
 
         Raises PartitionsLostError, and then nothing of the call counts.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             self._refuse_lost({p: left.committed() for p, left in remaining.items()})
@@ -614,6 +618,8 @@ class HandOuts(Part):
 
 def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
     """Refuse partitions past their deadline: they are lost, even before a poll says so."""
+    if not ownership.has_deadlines:  # called for every record, and reading a clock takes time
+        return
     now = time.monotonic()
     overdue = [p for p in offsets if ownership.is_overdue(p, now)]
     if overdue:
