@@ -17,9 +17,9 @@ from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 
 from .blocking import BlockingConsumerProcess
-from .figures import Rebalance, Window
 from .group_watch import GroupWatch, View
 from .load import LoadProcess
+from .rebalance_figures import Rebalance, Window
 
 READERS = ("A", "B", "C")
 

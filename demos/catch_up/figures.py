@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.structs import TopicPartition
 
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 from pyspark_kafka_rebalance.testing.ledger import duplicated_rows, seconds, tally
 
 _RECORD = ["topic", "partition", "offset"]

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 
 from ..time_axis import INK, bin_edges, in_thousands, save_stacked
 from .course import Course

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Window, smooth
+from measuring.rebalance_figures import Window, smooth
 
 from ..shop.tables import TABLES
 from ..time_axis import INK, SMOOTH_BINS, bin_edges, in_thousands, middles, save_stacked

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from measuring.figures import Delivery, RebalanceFigures, deliveries_of, figures_of
+from measuring.rebalance_figures import Delivery, RebalanceFigures, deliveries_of, figures_of
 from measuring.scenario import READERS, Course, Scenario, Settings
 from pyspark_kafka_rebalance.testing import KafkaCluster
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Delivery, RebalanceFigures, Window, kept_partitions, waits
+from measuring.rebalance_figures import Delivery, RebalanceFigures, Window, kept_partitions, waits
 from pyspark_kafka_rebalance.testing.ledger import Tally
 
 from ..time_axis import INK, bin_edges, save_png

@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from measuring.figures import Delivery, Window, counter_rates, rates, smooth, spans
+from measuring.rebalance_figures import Delivery, Window, counter_rates, rates, smooth, spans
 from measuring.scenario import Course
 
 from ..time_axis import INK, SMOOTH_BINS, bin_edges, in_thousands, middles, save_stacked

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from measuring.figures import RebalanceFigures
+from measuring.rebalance_figures import RebalanceFigures
 from pyspark_kafka_rebalance.testing.ledger import Tally
 
 
