@@ -68,7 +68,7 @@ def cuts_of(
 
 
 class _Cut:
-    """A cut that ignores what is handed out."""
+    """A cut that ignores which ranges are handed out."""
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         pass

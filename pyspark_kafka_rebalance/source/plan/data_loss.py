@@ -53,7 +53,7 @@ def find_data_loss(
 ) -> list[BeyondEnd]:
     """Find partitions whose log ends before their position: recreated, or truncated.
 
-    Under read_committed, a partition ends for us where its first open transaction begins. A
+    Under read_committed, a partition ends for us at the start of its first open transaction. A
     position after that comes from a member of the group that reads uncommitted records.
     Partitions without a high watermark (where the log ends, exclusive) are left out.
     """
