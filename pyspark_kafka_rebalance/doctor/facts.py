@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """A Python, and what it has of this package and its dependencies."""
+    """A Python, and its installations of this package and its dependencies."""
 
     command: str  #: how it is started
     executable: str = ""  #: its ``sys.executable``; empty if it does not run

@@ -31,7 +31,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Where logs begin and end; leaves out partitions without an answer."""
+    """Where logs start and end; leaves out partitions without an answer."""
 
     at: float  #: when the end offsets were received; seconds since 1970
     topics: Mapping[str, Topic] = field(default_factory=dict)  #: all that were requested
