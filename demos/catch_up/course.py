@@ -182,7 +182,7 @@ class Outage:
         try:
             self._wait_until(self._have_caught_up, "both have caught up", patience_s)
         except TimeoutError as error:
-            screen.say(str(error))  # the ledger still shows what is missing
+            screen.say(str(error))  # the ledger still shows the missing records
             return
         screen.say("both have caught up")
         self._calm(screen)

@@ -23,7 +23,7 @@ from kafka import errors as kafka_errors
 
 #: Raised by bytes that a decoder does not expect. Subclasses count as well.
 _OF_BYTES = (
-    ValueError,  # also UnicodeDecodeError, and Arrow's for what it finds invalid
+    ValueError,  # also UnicodeDecodeError, and Arrow's for invalid data
     LookupError,
     OverflowError,
     AssertionError,  # kafka-python checks the older formats with `assert`

@@ -37,7 +37,7 @@ class GroupReport:
     group_id: str
     at: float  #: seconds since 1970
     group: GroupDescription
-    rows: tuple[Row, ...] = ()  #: by member, topic and number; those that no member holds are last
+    rows: tuple[Row, ...] = ()  #: by member, topic and number; rows without a member are last
 
     @property
     def partitions(self) -> int:

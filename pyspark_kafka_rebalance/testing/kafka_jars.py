@@ -92,7 +92,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
     """
     kafka = KafkaVersion(version)
     coordinates = [Coordinate("org.apache.kafka", f"kafka_{kafka.scala}", version), _LOGGER]
-    if kafka.zookeeper is not None:  # the newest of what several want is taken
+    if kafka.zookeeper is not None:  # of several requested versions, the newest is taken
         coordinates.append(Coordinate("org.apache.zookeeper", "zookeeper", kafka.zookeeper))
     return _with_dependencies(f"kafka-{version}", coordinates)
 

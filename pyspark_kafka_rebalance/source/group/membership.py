@@ -233,7 +233,7 @@ class QueryMembership:
         return self._state.unpositioned()
 
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
-        """Wait a moment for the group or for new metadata; raises what ended the membership."""
+        """Wait a moment for the group or new metadata; raises the membership's error."""
         self._members.client().request_metadata()
         self._pump.wait(seconds)
         self.raise_failure()

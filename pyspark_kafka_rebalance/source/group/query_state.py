@@ -3,7 +3,7 @@
 The locks of a planner process, from the outermost to the innermost. A thread that holds one takes
 only those below it, and holds none of them over I/O::
 
-    QueryState             all of SharedState: what is owned, planned, proven; where to start
+    QueryState             all of SharedState: ownership, plans, proofs, starts
       a member's hand-outs   which offsets may be committed (progress/hand_outs.py)
         its membership         its generation and its losses (membership/group_membership.py)
           its commits            unanswered commits (commits/commit_loop.py)
@@ -65,8 +65,8 @@ class SharedState:
 class QueryState:
     """Use it as a context: ``with state as shared: shared.assignment.partitions.plannable()``.
 
-    The lock is held only for decisions, never over I/O. The planner decides and records what it
-    hands out in one such block, so that a release and a new range cannot cross.
+    The lock is held only for decisions, never over I/O. The planner decides and records its ranges
+    in one such block, so that a release and a new range cannot cross.
     """
 
     def __init__(self, options: SourceOptions, own_commits: OwnCommits | None = None) -> None:

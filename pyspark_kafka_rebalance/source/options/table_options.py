@@ -34,7 +34,7 @@ class TableOptions:
     """The options of a table, as far as it can keep them."""
 
     kept: Mapping[str, str] = field(default_factory=dict)  #: by name in lower case
-    withheld: tuple[str, ...] = ()  #: the names of those that hold secrets
+    withheld: tuple[str, ...] = ()  #: the names of the options that hold secrets
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TableOptions:

@@ -262,7 +262,7 @@ class ForeignRanges(QueryPart):
         self._looked_at = 0.0
         # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()
-        # Those of them whose committed offsets are in the state, which protects this as well.
+        # The awaited ones whose committed offsets are in the state; its lock guards this, too.
         self._answered: frozenset[TopicPartition] = frozenset()
 
     @property

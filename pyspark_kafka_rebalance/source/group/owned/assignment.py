@@ -2,8 +2,8 @@
 
 Invariants:
  1. A partition gets a new range only while it is owned, its start is known, and no revoke of it
-    is requested. The range starts where the last one ended, whichever member owned the partition
-    in between.
+    is requested. The range starts where the last one ended, even if another member owned the
+    partition in between.
  2. A revoke completes only when everything handed out of the partition is acknowledged and, if
     event rows are enabled, Spark has committed the batch with its ``revoke_requested`` row. That
     row is awaited only if something was read since the assignment, or before a restart: Spark has

@@ -75,7 +75,7 @@ class LastChange:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.at = 0.0
-        self.all_told = False  #: whether every member knows what it owns after the change
+        self.all_told = False  #: whether every member knows its partitions after the change
         self._known_at: float | None = None  # to the coordinator
         self.note()
 

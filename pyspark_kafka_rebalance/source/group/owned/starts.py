@@ -280,7 +280,7 @@ class Starts:
     def may_go_back(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The checkpoint's partitions that exist and whose position is the group's, not imported.
 
-        The query may lack the permission to ask for those that do not exist.
+        The query may lack the permission to request the others.
         """
         return [p for p in known if p in self._first_seen and p not in self._imported]
 
