@@ -41,8 +41,8 @@ def pyspark_zip() -> Path:
 def add_compiled(path: Path) -> int:
     """Append the compiled modules to a zip of sources, unless it already has some.
 
-    The zip is replaced atomically: a process that starts now finds the old one or the new one. A
-    process that has read its directory before still finds the sources there.
+    The zip is replaced atomically: any other process that starts finds the old one or the new one.
+    A process that has read its directory before still finds the sources there.
 
     Returns how many compiled modules the zip has now. Raises OSError or BadZipFile if it cannot be
     read or written.

@@ -63,7 +63,7 @@ def find_data_loss(
 
 
 class DataLoss:
-    """Applies ``failOnDataLoss``: if set, all methods raise DataLossError, otherwise they warn."""
+    """Applies ``failOnDataLoss``: if set, a loss raises DataLossError, otherwise it warns."""
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails

@@ -303,7 +303,7 @@ def _gone(client: DeferredRevokeConsumer, topics: set[str]) -> set[str]:
 class ReplacedTopics(QueryPart):
     """Whether the topic of a newly assigned partition was deleted, or recreated.
 
-    Nothing shows that while this query does not own the partition. But Kafka drops the group's
+    Nothing shows that while another member, or none, has the partition. But Kafka drops the group's
     offsets together with the old topic, so the metadata is fetched only for partitions without an
     offset. A group that assigns by topic id revokes the partition from its owner. If that is this
     query, it sees the new id, and it has lost records. Runs on the pump's thread.

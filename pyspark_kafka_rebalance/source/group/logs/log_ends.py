@@ -1,6 +1,7 @@
 """LogEnds: the ends, starts and sizes of the partitions' logs, with the last answers cached.
 
-Used only by the planner's thread. If the pump has ended, a failed look-up raises the reason.
+Only the planner's thread uses it, apart from :meth:`LogEnds.told`. If the pump has ended, a failed
+look-up raises the reason.
 """
 
 from __future__ import annotations
