@@ -27,9 +27,9 @@ def save_picture(path: Path, title: str, subtitle: str, course: Course) -> None:
     path : Path
         Its folder is created.
     title, subtitle : str
-        What was run, and the result.
+        The run's settings, and the result.
     course : Course
-        What happened when.
+        The events of the run.
     """
     began = course.began_at
     edges = bin_edges(Window(began, course.stopping_at))

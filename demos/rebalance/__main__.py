@@ -137,7 +137,7 @@ def _watch(
     work: Path,
     slow: Collection[str] = (),
 ) -> _Watched:
-    """Run a group's course on the topic, and say what its ledger has."""
+    """Run a group's course on the topic, and evaluate its ledger."""
     work.mkdir(exist_ok=True)
     scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
     where = f"group {name} at {kafka.bootstrap_servers}"

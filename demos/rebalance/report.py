@@ -1,4 +1,4 @@
-"""The verdict at the end: what the ledger proves, and what each rebalance cost."""
+"""The verdict at the end: the ledger's proof, and each rebalance's cost."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PythonFacts:
-    """A Python, and what it has of this package and its dependencies."""
+    """A Python, and its installations of this package and its dependencies."""
 
     command: str  #: how it is started
     executable: str = ""  #: its ``sys.executable``; empty if it does not run
@@ -20,7 +20,7 @@ class PythonFacts:
     pyspark_file: str = ""  #: likewise
     decoder: bool = False  #: whether the compiled decoder can be imported
     listed: frozenset[str] = frozenset()  #: the ``pyspark_*`` modules that Spark finds
-    sources: frozenset[str] = frozenset()  #: those of them that have a data source
+    sources: frozenset[str] = frozenset()  #: the listed ones with a data source
     #: Why something could not be imported, by its name; ``start`` if Python did not run.
     errors: Mapping[str, str] = field(default_factory=dict)
 
@@ -32,12 +32,12 @@ class JavaFacts:
     java_home: str  #: the variable; empty if it is not set
     executable: str  #: empty if the PATH has none either
     version: int | None  #: None if it does not run
-    has_modules: bool  #: those that Spark requests at every start
+    has_modules: bool  #: whether it has the modules that Spark requests at every start
 
 
 @dataclass(frozen=True)
 class BrokerFacts:
-    """The brokers."""
+    """The brokers' addresses and release, and the cluster's features."""
 
     servers: str  #: the bootstrap servers, as given
     error: str = ""  #: why none answered; empty if one did

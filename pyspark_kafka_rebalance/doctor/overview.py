@@ -1,4 +1,4 @@
-"""What ``python -m pyspark_kafka_rebalance`` prints without arguments: release and commands."""
+"""The overview of ``python -m pyspark_kafka_rebalance`` without arguments: release, commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from .. import __version__
 from .judgement import NAME
 
-#: The commands of ``python -m``, below the package, and what each is for.
+#: The commands of ``python -m``, below the package, and the purpose of each.
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
     "status": "show a consumer group: who holds what, lag, revokes, gaps",

@@ -18,7 +18,7 @@ LOG_APPEND_TIME = 1
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-# "element" is what Spark calls the items of an array.
+# Spark calls the items of an array "element".
 list_of_headers = pa.list_(pa.field("element", _HEADER))
 _SCHEMA = pa.schema(
     [
@@ -51,7 +51,7 @@ def record_schema(include_headers: bool) -> pa.Schema:
 class Columns(Protocol):
     """Rows of one partition, column by column, in Python or compiled."""
 
-    #: Roughly the memory that the rows hold: the size of what they were decoded from.
+    #: Roughly the memory that the rows hold: the size of the bytes they were decoded from.
     bytes: int
 
     def __len__(self) -> int: ...
@@ -59,7 +59,7 @@ class Columns(Protocol):
     def extend(self, records: Data, at: int, extent: Extent) -> int:
         """Append the batches that are plain to decode.
 
-        The last of the record batches may be cut off; ``at`` is where to begin in them, in bytes.
+        The last of the record batches may be cut off; ``at`` is where to start in them, in bytes.
         Returns where the first batch starts that was not taken, because it is not plain or the
         columns are full. Always ``at`` in Python.
         """
@@ -127,7 +127,7 @@ class PythonColumns:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
-        #: Microseconds since the epoch; ``None`` for what 64 bits cannot hold.
+        #: Microseconds since the epoch; ``None`` if 64 bits cannot hold them.
         self.timestamps: list[int | None] = []
         #: (rows, type)
         self.timestamp_types: list[tuple[int, int]] = []

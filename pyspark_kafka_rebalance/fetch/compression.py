@@ -35,7 +35,7 @@ _unpack_int32 = struct.Struct(">i").unpack_from
 
 
 class DecompressionError(Exception):
-    """The bytes are not what their codec says, or become too many."""
+    """The bytes are damaged or of another codec, or become too many."""
 
 
 def decompress(codec: int, data: bytes | memoryview) -> bytes:

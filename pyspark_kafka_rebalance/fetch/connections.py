@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 #: A larger frame is, as a rule, not a response: its sender is not a Kafka broker. 100 MB is
 #: librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
-#: its first record batch, whichever is more.
+#: its first record batch, if that is larger.
 MIN_RECEIVE_MESSAGE_MAX_BYTES = 100_000_000
 _RESPONSE_OVERHEAD = 1024 * 1024
 
@@ -268,7 +268,7 @@ def release(connections: ClusterConnections) -> None:
                 cached.users -= 1
                 break
         else:
-            # Replaced meanwhile, because its I/O thread had ended.
+            # Replaced in between, because its I/O thread had ended.
             connections.close()
         idle = [key for key, cached in own if cached.users <= 0]
         surplus = [_cache.pop(key) for key in idle[: max(0, len(idle) - _IDLE_CLUSTERS)]]
@@ -288,7 +288,7 @@ atexit.register(close_all)
 
 
 def _identity(value: Any) -> Hashable:
-    """Return what is equal for equal configurations."""
+    """Return a key that is equal for equal configurations."""
     if value is None or isinstance(value, (str, bytes, int, float)):
         return (type(value), value)
     if isinstance(value, Mapping):

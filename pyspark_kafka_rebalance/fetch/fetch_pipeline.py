@@ -1,14 +1,14 @@
 """Fetches in flight: which ranges are requested together, from which broker, and when.
 
 A broker answers the requests of a connection one after another. A second request in flight keeps it
-busy while the first answer travels and is decoded. The ranges are taken in order: those that fit
+busy while the first answer travels and is decoded. The ranges are taken in order: ranges that fit
 one answer are requested together, and a large one gets requests of its own.
 
 Invariants:
  1. A partition is in at most one request in flight, which asks for a reader's position.
  2. At most `_REQUESTS` requests are in flight. Together with ``fetch_bytes`` this bounds the memory
     of answers that are not taken yet.
- 3. What one answer has is handed out before what later answers have.
+ 3. One answer's records are handed out before later answers' records.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Request:
 
 
 class FetchPipeline:
-    """Fetches ranges until each is finished; those of the first readers are read first.
+    """Fetches ranges until each is finished; the first readers' ranges are read first.
 
     The connections are bootstrapped.
     """
@@ -79,7 +79,7 @@ class FetchPipeline:
             found += self._depart()
 
     def _depart(self) -> list[tuple[RangeReader, Fetched | None]]:
-        """Send what may be sent now; return the readers that are finished without a fetch."""
+        """Send all requests that are due; return the readers that are finished without a fetch."""
         if len(self._on_their_way) < _REQUESTS:
             for broker, waiting in self._ready().items():
                 busy = sum(request.node_id == broker for request in self._on_their_way)

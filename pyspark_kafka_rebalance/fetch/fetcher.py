@@ -44,7 +44,7 @@ class RangeFetcher:
         ``retry_timeout_ms``.
     fail_on_data_loss : bool
         Whether it is an error (default) if records of a range are missing (deleted, or the topic is
-        missing or was created again). Otherwise it is a warning, and what is there is read.
+        missing or was recreated). Otherwise it is a warning, and the remaining records are read.
     include_headers : bool
         Whether there is a column ``headers``. Costs time for every record that has any.
     fetch_max_bytes, max_partition_fetch_bytes : int
@@ -136,7 +136,7 @@ class RangeFetcher:
         Parameters
         ----------
         ranges : Sequence[OffsetRange]
-            What to read. Offsets without a record (compaction, transaction markers) are skipped.
+            The ranges. Offsets without a record (compaction, transaction markers) are skipped.
         topic_ids : Mapping[OffsetRange, UUID], optional
             The id of a range's topic, if it is known. Nothing is read of another topic with the
             same name, as if the records were deleted. Brokers before 2.8 have no topic ids.

@@ -1,4 +1,4 @@
-"""Which broker leads a partition, and what its log holds."""
+"""The brokers that lead partitions, and the offsets of their logs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PartitionLeaders:
         return self._topic_ids.get(topic)
 
     def forget(self, topic: str, partition: int) -> None:
-        """Look the leader up again: a broker says that it is not the leader, or does not answer."""
+        """Request the leader again: a broker says that it is not the leader, or does not answer."""
         self._leaders.pop((topic, partition), None)
 
     def list_offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:

@@ -1,10 +1,10 @@
-"""How far one range has been read, and what an answer or an error means for it.
+"""The progress of one range, and the effects of answers and errors on it.
 
 Invariants of a reader:
  1. `position` only grows; every visible record of the range before it has been handed over.
- 2. The range ends where the log was seen to go on at or past its end, never because an answer was
-    empty: a quota, an election, tiered storage, an open transaction and other partitions in the
-    same answer empty it as well.
+ 2. The range ends where the log was seen to continue at or past its end, never because an answer
+    was empty: a quota, an election, tiered storage, an open transaction and other partitions in
+    the same answer empty it as well.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class RangeReader:
     """How far one range has been read.
 
     ``bytes_per_offset`` is the size of an offset on the wire, by topic; kept up to date, so that a
-    short range does not fetch much more than itself. A topic that has replaced the one of
-    ``topic_id`` has nothing of the range.
+    short range does not fetch much more than itself. A topic with another id than ``topic_id`` has
+    nothing of the range.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RangeReader:
         return leader if self._replica is None else Leader(self._replica, leader.epoch)
 
     def answered(self, answer: Any, alone: bool, at: float) -> Fetched | None:
-        """Move the position past what was fetched, or find out why nothing was.
+        """Move the position past the fetched records, or find out why there are none.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class RangeReader:
         if final is not None:
             raise final from error
         if self._replica is not None:
-            # Whatever it is, the leader knows better: a replica may lag, or have left.
+            # Whatever the error, the leader knows better: a replica may lag, or have left.
             self._replica = None
             self._again(f"its replica failed: {error!r}", at)
             return

@@ -37,7 +37,7 @@ def fits_microseconds(timestamp_ms: int) -> bool:
 
 
 class MalformedError(Exception):
-    """Says what is wrong with a batch; becomes a CorruptRecordError that says where it is."""
+    """A batch is malformed, and how; becomes a CorruptRecordError that says where it is."""
 
 
 def _varint(buffer: bytes, position: int) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import pyspark
 
-#: Nobody imports PySpark's own tests.
+#: PySpark's own tests are never imported.
 _LEFT_OUT = re.compile(r"/tests/")
 
 
@@ -41,8 +41,8 @@ def pyspark_zip() -> Path:
 def add_compiled(path: Path) -> int:
     """Append the compiled modules to a zip of sources, unless it already has some.
 
-    The zip is replaced atomically: a process that starts meanwhile finds the old one or the new
-    one. A process that has read its directory before still finds the sources there.
+    The zip is replaced atomically: any other process that starts finds the old one or the new one.
+    A process that has read its directory before still finds the sources there.
 
     Returns how many compiled modules the zip has now. Raises OSError or BadZipFile if it cannot be
     read or written.
@@ -60,7 +60,7 @@ def add_compiled(path: Path) -> int:
                 maxlevels=100,
                 rx=_LEFT_OUT,
                 quiet=2,  # a file that this version cannot parse stays a source
-                legacy=True,  # next to the source, where zipimport looks
+                legacy=True,  # next to the source, where zipimport expects it
                 stripdir=folder,
                 prependdir=str(path),
                 # A zip stores times to 2 s only, and is always replaced as a whole.
@@ -76,7 +76,7 @@ def add_compiled(path: Path) -> int:
 
 
 def remove_compiled(path: Path) -> None:
-    """Leave only the sources in the zip; raises what :func:`add_compiled` does."""
+    """Leave only the sources in the zip; raises as :func:`add_compiled`."""
     with (
         _replacing(path) as part,
         ZipFile(path) as before,

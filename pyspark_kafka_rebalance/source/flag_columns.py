@@ -66,7 +66,7 @@ class ConstantColumns:
 
 
 def event_rows(task: ReadTask, schema: pa.Schema) -> pa.RecordBatch:
-    """One row for each rebalance event: null key and value, and what happened to the partition."""
+    """One row for each rebalance event: null key and value, and the partition's event."""
     columns: dict[str, list[Any]] = {
         "topic": [event.partition.topic for event in task.events],
         "partition": [event.partition.partition for event in task.events],

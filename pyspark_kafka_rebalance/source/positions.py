@@ -1,4 +1,4 @@
-"""Print where the queries of some checkpoints stand, as ``startingOffsets`` of Spark's own source.
+"""Print the positions of some checkpoints' queries, as ``startingOffsets`` of Spark's own source.
 
     python -m pyspark_kafka_rebalance.source.positions [--source N | --one-group] CHECKPOINT ...
 
@@ -28,10 +28,10 @@ from .offsets.offset_json import by_topic, is_own, parse_offset
 def positions_in(
     files: CheckpointFiles, source: str | None = None, one_group: bool = False
 ) -> tuple[dict[TopicPartition, int], list[int]]:
-    """Find where a query stands: at the end of the last batch that it has committed.
+    """Find a query's position: the end of the last batch that it has committed.
 
     ``source`` is its number in the plan or its name; by default all are used. ``one_group``: the
-    sources share a group, so that a partition stands at its furthest position.
+    sources share a group, so each partition's furthest position counts.
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 Every run has its own name. ``stop_gracefully`` uses it to ask the run to stop, and other sources of
 the driver know the run by it. A process has one run, and starts another if the caller that asked
-the first one to stop is gone.
+the first one to stop did not stop the query in time.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QueryRun:
         self.membership.start()
 
     def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
-        """Begin at Spark's start offset, or where an earlier, abandoned run has ended.
+        """Start at Spark's start offset, or where an earlier, abandoned run has ended.
 
         Spark's log may be behind that, if a partition's log became shorter or a topic was deleted.
         """
@@ -82,14 +82,14 @@ class QueryRun:
         return self._beside is not None and self._beside.may_have_siblings()
 
     def is_abandoned(self) -> bool:
-        """Whether the caller that asked to stop is gone, so that the query must continue."""
+        """Whether the caller that asked did not stop the query in time, so that it continues."""
         return self.stop_request.is_abandoned()
 
     def abandon(self) -> LeftBehind:
-        """End an abandoned run, and return what it knew.
+        """End an abandoned run, and return its state.
 
-        Raises KafkaRebalanceError if Spark tracks its progress asynchronously: where it stands is
-        not proven then.
+        Raises KafkaRebalanceError if Spark tracks its progress asynchronously: its position is not
+        proven then.
         """
         log.warning(
             "group %s: stop_gracefully() asked the query to stop and did not stop it; reading "
@@ -115,7 +115,7 @@ class QueryRun:
             self.membership.leave(self._stop_timeout_s())
 
     def end(self) -> None:
-        """Commit what is proven, leave the group, and answer the stop request; idempotent."""
+        """Commit proven offsets, leave the group, and answer the stop request; idempotent."""
         if self._beside is not None:
             self._beside.leave()
         if self._claim is not None:

@@ -95,9 +95,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Load modules without collecting garbage: what they define stays, and a collection walks it.
+    """Load modules without collecting garbage, which took a fifth of the time.
 
-    That took a fifth of the time.
+    Their objects stay, and a collection would only walk them.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -25,13 +25,13 @@ class Topic:
 
     topic_id: UUID | None = None  #: None if brokers are older than 2.8, or there is no such topic
     partitions: frozenset[int] = frozenset()
-    led: frozenset[int] = frozenset()  #: those of them that have a leader
+    led: frozenset[int] = frozenset()  #: the partitions with a leader
     problem: str = ""  #: why nothing is known of the topic
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Where logs begin and end; leaves out partitions without an answer."""
+    """Where logs start and end; leaves out partitions without an answer."""
 
     at: float  #: when the end offsets were received; seconds since 1970
     topics: Mapping[str, Topic] = field(default_factory=dict)  #: all that were requested
@@ -54,7 +54,7 @@ class Backlog:
     gaps: int = 0
     gap_offsets: int = 0
     first: int | None = None  #: the lowest offset of the lag
-    note: str = ""  #: what is wrong
+    note: str = ""  #: the problem
 
 
 def backlog_of(

@@ -36,7 +36,7 @@ _TIMEOUT_S = 10.0
 _WATCH_S = 2.0
 _LONGEST_S = 300.0
 
-#: Settings that only the command line decides, whatever the file says, as in Kafka's own tools.
+#: Settings that the command line alone decides, despite the file, as in Kafka's own tools.
 _NOT_FROM_FILE = frozenset({"bootstrap.servers", "group.id", "request.timeout.ms"})
 
 #: The option that sets a setting.
@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_what_the_encoding_has() -> None:
-    """Print "?" for what standard output cannot encode, unless the user chose how to: columns
-    stay aligned."""
+    """Print "?" for characters that standard output cannot encode, unless the user chose how to:
+    columns stay aligned."""
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors in ("strict", "surrogateescape"):
         out.reconfigure(errors="replace")
@@ -159,7 +159,7 @@ def _as_given(error: OptionError) -> OptionError:
 
 
 def _from_file(name: str) -> dict[str, str]:
-    """Read the settings that a look uses; prints which of the others have no effect.
+    """Read the settings that a report uses; prints which of the others have no effect.
 
     Settings that no Kafka client knows are kept: they are refused later, with the nearest name.
     """
@@ -179,7 +179,7 @@ def _from_file(name: str) -> dict[str, str]:
 
 
 def _watch(look: GroupLook, given: argparse.Namespace) -> None:
-    """Look until interrupted. The first look must succeed; later ones may fail."""
+    """Report until interrupted. The first report must succeed; later ones may fail."""
     report = look.report()
     on_terminal = sys.stdout.isatty() and not given.json
     screen: Any = live_table() if on_terminal else lines(given.json)

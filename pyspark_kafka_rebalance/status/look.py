@@ -39,7 +39,7 @@ class UnknownGroupError(KafkaRebalanceError):
 
 
 class GroupLook:
-    """Looks at one group; a context manager.
+    """Reports on one group; a context manager.
 
     ``bootstrap_servers`` is a list. With ``read_committed``, logs end before the first open
     transaction. The timeout is for reading offsets; timestamps get the same again.
@@ -69,7 +69,7 @@ class GroupLook:
             self._admin = None
 
     def report(self) -> GroupReport:
-        """Look at the group now.
+        """Report on the group now.
 
         Raises
         ------

@@ -26,7 +26,7 @@ class Row:
     #: timestamp is later. None if the record has no timestamp or was not read.
     lag_s: float | None = None
     revoking: bool = False  #: the group wants it back while the member still holds it
-    #: When a look first found that, in seconds since 1970; None if the very first look did.
+    #: When a report first had that, in seconds since 1970; None if the very first one did.
     revoking_since: float | None = None
 
 
@@ -37,7 +37,7 @@ class GroupReport:
     group_id: str
     at: float  #: seconds since 1970
     group: GroupDescription
-    rows: tuple[Row, ...] = ()  #: by member, topic and number; those that no member holds are last
+    rows: tuple[Row, ...] = ()  #: by member, topic and number; rows without a member are last
 
     @property
     def partitions(self) -> int:
@@ -63,7 +63,7 @@ class GroupReport:
 def partitions_of(
     group: GroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> frozenset[TopicPartition]:
-    """All partitions of a report: those that members hold or will own, and those with a commit."""
+    """All partitions of a report: members hold or will own them, or they have a commit."""
     held = (m.assigned | m.target | m.revoking for m in group.members)
     return frozenset(p for p, commit in committed.items() if commit.offset >= 0).union(*held)
 
@@ -87,9 +87,9 @@ def report_of(
 ) -> GroupReport:
     """Put the answers together; every partition with a backlog gets a row.
 
-    ``at`` is when the logs' end offsets were received; seconds since 1970. The timestamps are those
-    of the first unprocessed records, in ms; None if there is no record, and without partitions that
-    were not read. The revokes are as of this look.
+    ``at`` is when the logs' end offsets were received; seconds since 1970. ``timestamps`` are the
+    first unprocessed records', in ms; None if there is no record, and without partitions that were
+    not read. The revokes are as of this report.
     """
     rows = []
     unheld = dict(backlogs)
@@ -117,7 +117,7 @@ def report_of(
 
 
 def _lag_s(at: float, left: Backlog, timestamp_ms: int | None) -> float | None:
-    """The lag in seconds; -1 stands for a record that was not read or has no timestamp."""
+    """The lag in seconds; a timestamp of -1 means that it was not read, or is missing."""
     if left.lag is None:
         return None
     if left.lag == 0 or timestamp_ms is None:

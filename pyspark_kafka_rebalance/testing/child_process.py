@@ -56,7 +56,7 @@ class ChildProcess:
 
     def start(self) -> Self:
         """Start the process; works again after it ended, with the same settings."""
-        self.kill()  # what the last process may have left, at least its pipes
+        self.kill()  # leftovers of the last process, at least its pipes
         self.events = []
         self._lines = queue.Queue()
         with self.log_path.open("a") as log_file:

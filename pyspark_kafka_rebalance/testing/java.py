@@ -55,7 +55,7 @@ def ask_java(executable: Path) -> Java | None:
 def find_java() -> Java:
     """Return the first Java that is new enough.
 
-    Raises LocalKafkaError; says what was found instead and what to install.
+    Raises LocalKafkaError; names the Javas found instead, and the one to install.
     """
     rejected = []
     for executable in _candidates():

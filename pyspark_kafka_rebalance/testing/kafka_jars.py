@@ -1,6 +1,6 @@
 """Kafka's jars, fetched once and cached by version.
 
-No Maven is needed: pyspark comes with Ivy, which resolves and checks what Maven Central has.
+No Maven is needed: pyspark comes with Ivy, which resolves and checks artifacts of Maven Central.
 
 Environment:
 
@@ -10,8 +10,8 @@ Environment:
     An ``ivysettings.xml``, for a machine that reaches Maven Central through a mirror (the file
     that Spark calls ``spark.jars.ivySettings``). ``https_proxy`` and ``http_proxy`` are honoured.
 
-``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; with ``--peer``,
-also those of Spark's built-in Kafka source; with ``--version 3.9.1``, those of that one, too.
+``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; ``--peer`` adds
+those of Spark's built-in Kafka source, and ``--version 3.9.1`` those of that version.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CONNECT = (
     Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
 )
 
-#: Kafka's command line tools and its VerifiableConsumer; the broker's jars have what they need.
+#: Kafka's command line tools and its VerifiableConsumer; the broker's jars are enough for them.
 KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
@@ -92,7 +92,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
     """
     kafka = KafkaVersion(version)
     coordinates = [Coordinate("org.apache.kafka", f"kafka_{kafka.scala}", version), _LOGGER]
-    if kafka.zookeeper is not None:  # the newest of what several want is taken
+    if kafka.zookeeper is not None:  # of several requested versions, the newest is taken
         coordinates.append(Coordinate("org.apache.zookeeper", "zookeeper", kafka.zookeeper))
     return _with_dependencies(f"kafka-{version}", coordinates)
 

@@ -1,8 +1,8 @@
 """The ledger: every (topic, partition, offset) that a reader delivered, and when.
 
 Each reader writes one file for each batch that its sink completed. All the files together prove
-what was lost, and count what came twice. A batch that is replayed is written again under another
-attempt, so nothing is hidden.
+losses, and count duplicates. A batch that is replayed is written again under another attempt, so
+nothing is hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from kafka.structs import TopicPartition
 
-#: What the sink knows of a record, in addition to the reader and the time.
+#: The sink's columns for a record, in addition to the reader and the time.
 RECORD_COLUMNS = (
     "topic",
     "partition",
@@ -69,10 +69,10 @@ class LedgerWriter:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the ledger proves."""
+    """The ledger's verdict."""
 
     records: int  #: distinct (topic, partition, offset) delivered
-    lost: dict[TopicPartition, list[int]]  #: offsets below the end that nobody delivered
+    lost: dict[TopicPartition, list[int]]  #: offsets below the end that were never delivered
     duplicated: int  #: deliveries beyond the first
 
 
@@ -111,7 +111,7 @@ def tally(
 ) -> Tally:
     """Count records, losses and duplicates of a :func:`read_ledger`; rows of events are skipped.
 
-    From the beginning offsets (default 0) to the end offsets, exclusive, everything should have
+    Everything from ``beginning_offsets`` (default 0) to the end offsets, exclusive, should have
     been delivered. Assumes topics without gaps (no compaction, no transactions).
     """
     seen: dict[TopicPartition, set[int]] = {}

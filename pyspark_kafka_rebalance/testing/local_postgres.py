@@ -49,8 +49,8 @@ _STOP_S = 20.0
 class LocalPostgres(PostgresServer):
     """A PostgreSQL behind a Unix socket, with its data in a temporary folder.
 
-    A context manager. The server ends with it, and also with this process, however it ends. If
-    this process runs as root, the server runs as ``nobody``.
+    A context manager. The server ends with it, and also with this process, however it ends. It runs
+    as the user ``nobody`` if this process runs as root.
 
     Attributes
     ----------

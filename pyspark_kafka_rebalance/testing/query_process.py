@@ -56,7 +56,7 @@ class QueryProcess(SparkProcess):
     master : str, optional
         The master of a Spark cluster; by default the tasks run in the query's own process.
     hold : bool
-        Start only Spark, tell "ready", and start the query on :meth:`release`.
+        Start only Spark, report "ready", and start the query on :meth:`release`.
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
     **query_options
@@ -134,7 +134,7 @@ def query_settings(
 
 
 def start_spark(settings: Mapping[str, Any]) -> SparkSession:
-    """Start the session of a query process, and log what goes wrong."""
+    """Start the session of a query process, and its log."""
     from .local_spark import local_spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -57,7 +57,7 @@ def start_of_first_batch(
 
 
 def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) -> list[str]:
-    """Return the sources whose first batch ends there, by number; all if the log does not tell."""
+    """Return the sources whose first batch ends there, by number; all if the log is silent."""
     numbers = list(files.names("sources"))
     if not files.exists("offsets/0"):
         return numbers

@@ -122,7 +122,7 @@ def parse_location(text: str) -> str:
     """Parse the option ``checkpointLocation``: an absolute path, or a URI as pyarrow reads it.
 
     Raises OptionError if there is no path, or neither Hadoop nor pyarrow has the scheme. The error
-    leaves out what may be a secret.
+    leaves out possible secrets.
     """
     text = text.strip()
     parts = urlsplit(text, allow_fragments=False)

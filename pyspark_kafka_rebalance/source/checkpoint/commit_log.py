@@ -1,7 +1,7 @@
 """CommitLog: which batches the query has committed, from its checkpoint.
 
-Spark tells a source that a batch is committed only when it builds the next one. The query's own
-commit log shows it earlier, and after the last batch only that log shows it.
+Spark reports a commit to a source only when it builds the next batch. The query's own commit log
+shows it earlier, and after the last batch only that log shows it.
 
 Layout (Spark's ``OffsetSeqLog`` and ``CommitLog``): ``offsets/N`` is written before batch N runs
 (``offset_log.py``); ``commits/N`` appears when batch N is committed. ``metadata`` exists before the

@@ -1,4 +1,4 @@
-"""The offset log of a query's checkpoint: what Spark writes into ``offsets/N``. Pure.
+"""The offset log of a query's checkpoint: the files ``offsets/N``, which Spark writes. Pure.
 
 The file has a version line, a line of metadata, and a line for each source, which is ``-`` if the
 source has no offset yet. Version 1 has the sources in the order of the plan. Version 2 is for

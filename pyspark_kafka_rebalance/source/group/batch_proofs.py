@@ -1,11 +1,11 @@
 """BatchProofs: which of the query's batches are proven, by Spark's calls and by its commit log.
 
-``open_batches`` says what each call proves. While something waits for a batch, and at the end, the
-source also looks into the query's commit log (option ``checkpointLocation``). The log knows of a
-batch before Spark's next trigger, and it is the only proof of the last batch.
+``open_batches`` describes the proofs. While something waits for a batch, and at the end, the source
+also checks the query's commit log (option ``checkpointLocation``). The log has a batch before
+Spark's next trigger, and is the only proof of the last batch.
 
-The planner's thread reports Spark's calls; the pump's thread looks into the log, and takes care of
-a batch that takes too long (:class:`OverdueBatch`).
+The planner's thread reports Spark's calls; the pump's thread checks the log, and handles a batch
+that takes too long (:class:`OverdueBatch`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .query_state import SharedState
 
 log = logging.getLogger(__name__)
 
-#: How often an empty batch makes Spark go on, when there is nothing new to read and Spark may not
+#: How often an empty batch keeps Spark going, when there is nothing new to read and Spark may not
 #: have logged the end of a batch yet (async progress tracking logs once a second by default).
 _ASK_FOR_COMMIT_S = 1.0
 
@@ -118,7 +118,7 @@ class BatchProofs(QueryPart):
 
     @property
     def have_commit_log(self) -> bool:
-        """Whether the source looks into the query's commit log."""
+        """Whether the source checks the query's commit log."""
         return self._commit_log is not None
 
     def begin(self) -> None:
@@ -127,10 +127,10 @@ class BatchProofs(QueryPart):
             self._commit_log.begin()
 
     def look_if_awaited(self, awaited: bool) -> None:
-        """Look for the batch while a revoke waits for it, or if it is ``awaited`` otherwise.
+        """Check the log while a revoke waits for the batch, or if it is ``awaited`` otherwise.
 
-        Also look while its duration is measured, since Spark's next trigger may be far off, but
-        not in an object store, which charges for look-ups.
+        Also checks while the batch's duration is measured, since Spark's next trigger may be far
+        off, but not in an object store, which charges for look-ups.
         """
         with self._state as state:
             awaited = awaited or state.assignment.waits_for_proof()
@@ -141,9 +141,9 @@ class BatchProofs(QueryPart):
             self.look()
 
     def look(self, wait_s: float | None = None) -> bool:
-        """Look whether the batch planned last is in the commit log, which proves it.
+        """Check whether the commit log has the batch planned last, which proves it.
 
-        Waits this long for a store's answer; by default a later look picks it up.
+        Waits this long for a store's answer; by default a later call picks it up.
         """
         with self._state as state:
             offset = state.assignment.batches.last_end
@@ -174,14 +174,11 @@ _PROBE_S = 1.0
 
 
 class OverdueBatch(QueryPart):
-    """What to do and what to log when a batch takes too long.
+    """Handles a batch that takes too long; runs on the pump's thread.
 
     If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is
     done, so that others can have its partitions. If a revoke waits for it longer than
-    ``revokeTimeoutMs``, the member has given those partitions up, and the log says once what would
-    help.
-
-    Runs on the pump's thread.
+    ``revokeTimeoutMs``, the member has given those partitions up, and one log line gives advice.
     """
 
     def __init__(self, core: QueryCore, proofs: BatchProofs, foreign_ranges: ForeignRanges) -> None:
@@ -217,7 +214,7 @@ class OverdueBatch(QueryPart):
             log.info("group %s: the batch is done; joining again", self._options.group_id)
 
     def advise(self, overdue: Collection[TopicPartition]) -> None:
-        """Log once what would help: these were lost while their revoke waited for the batch."""
+        """Log advice once: these were lost while their revoke waited for the batch."""
         if not self._advised:
             self._advised = True
             advice = advice_on_overdue(overdue, self._proofs.have_commit_log)

@@ -23,7 +23,7 @@ _NO_GAPS: Gaps = {}
 
 @dataclass(frozen=True)
 class BatchState:
-    """What Spark logs of a batch, and what it does not."""
+    """The offset that Spark logs for a batch, and the topic ids, which Spark does not log."""
 
     offset: StreamOffset  #: without the names and numbers that the run gives it
     topic_ids: Mapping[TopicPartition, UUID]  #: in which each was started, where known
@@ -57,7 +57,7 @@ def state_of_batch(
 ) -> BatchState:
     """The state of the batch that was handed out, with all that its offset says of the group.
 
-    ``offset`` comes from :func:`offset_of_positions`; ``lost`` are those since the batch before.
+    ``offset`` comes from :func:`offset_of_positions`; ``lost`` were lost since the batch before.
     """
     reads = {*offset.ranges, *offset.catch_up} if offset.catch_up else offset.ranges
     now = state_now(state, reads)
@@ -97,7 +97,7 @@ def offset_of_positions(
 
 
 class LeftBehind(NamedTuple):
-    """What an abandoned run knew, for the run that continues the query."""
+    """The state of an abandoned run, for the run that continues the query."""
 
     untold: list[RebalanceEvent]  #: not reported yet
     known: dict[TopicPartition, int]  #: the positions at which partitions were to continue

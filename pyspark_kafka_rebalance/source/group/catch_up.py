@@ -1,4 +1,4 @@
-"""CatchUp: what the next batch reads below the live positions (``parallelRebalance=live``).
+"""CatchUp: plans the reads below the live positions (``parallelRebalance=live``).
 
 Used by the planner's thread. ``plan/catch_up`` decides how much is read, lowest offsets first.
 """
@@ -20,7 +20,7 @@ from .logs.log_ends import LogEnds
 
 
 class CatchUp(QueryPart):
-    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch."""
+    """Drops deleted offsets from the gaps, and shares the rest out to the next batch."""
 
     def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
         super().__init__(core)
@@ -33,9 +33,9 @@ class CatchUp(QueryPart):
         loss: DataLoss,
         ends: Mapping[TopicPartition, int],
     ) -> CaughtUp:
-        """Decide what the next batch reads of the gaps; handed out together with the live ranges.
+        """Decide which parts of gaps the next batch reads; handed out with the live ranges.
 
-        ``ends`` are those that the live ranges were planned with. A gap can reach beyond the last
+        ``ends`` are the ends that the live ranges were planned with. A gap can exceed the last
         stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that far
         would wait for the transaction, with all its live records.
         """

@@ -6,8 +6,8 @@
       end offsets  ─────────────────────────────────────────────────►  (partition leaders)
 
 The pump drives only the coordinator and the revocation lists: the members never fetch and keep no
-positions. It applies what it learns under the lock. The planner decides what to hand out under the
-same lock, after all I/O, so that a release and a new range can never cross.
+positions. It applies the results under the lock. The planner records ranges under the same lock,
+after all I/O, so that a release and a new range can never cross.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The pump looks at every member this often (1 % of a core). While something waits for an
+#: The pump polls every member this often (1 % of a core). While something waits for an
 #: acknowledgement, which takes 3 to 8 ms, it uses the eager tick.
 _TICK_S = 0.02
 _EAGER_TICK_S = 0.005
@@ -127,9 +127,9 @@ class QueryMembership:
         self._pump.leave(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``.
+        """Commit proven offsets, leave the group, close; idempotent, at most ``timeout_s``.
 
-        ``commits.uncommitted()`` then returns what it could not commit.
+        ``commits.uncommitted()`` then returns the partitions that it could not commit.
         """
         if not self._pump.stop(timeout_s):
             log.warning("group %s: stopped without leaving in time", self._options.group_id)
@@ -146,7 +146,7 @@ class QueryMembership:
             )
 
     def go_on(self, before: LeftBehind) -> None:
-        """Take over what the previous members knew; call after :meth:`restore`."""
+        """Take over the previous members' state; call after :meth:`restore`."""
         with self._state as state:
             state.assignment.begin_after(before.untold)
             state.assignment.commits.acknowledge(before.heard)
@@ -194,7 +194,7 @@ class QueryMembership:
 
     def _look_for_absent(self) -> None:
         self._is_restored = True
-        self._pump.wake()  # look before anything is created anew under a deleted one's name
+        self._pump.wake()  # check before a topic is created again under a deleted one's name
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` for a batch without ranges; may wait for the members."""
@@ -214,8 +214,8 @@ class QueryMembership:
         """Whether a batch without records is due, to log where partitions start.
 
         Spark's log must have the start before the first record is read, because the group can
-        forget it. The same holds for gaps that changed because records are gone from Kafka, or
-        because another query has read some. ``at_once``: there is no later trigger.
+        lose it. The same holds for gaps that changed because Kafka deleted records, or because
+        another query has read some. ``at_once``: there is no later trigger.
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
@@ -233,7 +233,7 @@ class QueryMembership:
         return self._state.unpositioned()
 
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
-        """Wait a moment for the group or for new metadata; raises what ended the membership."""
+        """Wait a moment for the group or new metadata; raises the membership's error."""
         self._members.client().request_metadata()
         self._pump.wait(seconds)
         self.raise_failure()
@@ -325,7 +325,7 @@ class QueryMembership:
         return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
     def _apply(self, index: int, member: QueryMember) -> None:
-        """Poll one member and apply what happened to it."""
+        """Poll one member and apply the result."""
         result = member.poll_membership()
         with self._state as state:
             assignment = state.assignment
@@ -352,11 +352,11 @@ class QueryMembership:
             ends = self.log_ends.told() if result.revoked else {}
             assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
-            if self._options.partitions is not None:  # nobody else has committed any of them
+            if self._options.partitions is not None:  # no other client has committed any of them
                 anew = state.starts.are_created_anew(result.assigned)
                 assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
-            if self._options.event_time is not None:  # or nobody takes them
+            if self._options.event_time is not None:  # otherwise nothing takes them
                 state.gained |= result.assigned
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)

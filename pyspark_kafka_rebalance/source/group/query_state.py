@@ -3,10 +3,10 @@
 The locks of a planner process, from the outermost to the innermost. A thread that holds one takes
 only those below it, and holds none of them over I/O::
 
-    QueryState             all of SharedState: what is owned, planned, proven; where to start
-      a member's hand-outs   what of it may be committed (progress/hand_outs.py)
+    QueryState             all of SharedState: ownership, plans, proofs, starts
+      a member's hand-outs   which offsets may be committed (progress/hand_outs.py)
         its membership         its generation and its losses (membership/group_membership.py)
-          its commits            what waits for the broker's answer (commits/commit_loop.py)
+          its commits            unanswered commits (commits/commit_loop.py)
 
 Three calls to members are made under the lock of the state: whether they may hand out (the lease),
 which commits are acknowledged, and forgetting commits. None of them blocks. Members never call
@@ -56,7 +56,7 @@ class SharedState:
         self.gained: set[TopicPartition] = set()
 
     def seen(self, partition: TopicPartition, commit: GroupCommit) -> Remaining:
-        """What is left of the partition for this query, as of this commit."""
+        """The partition's remaining offsets for this query, as of this commit."""
         proven = self.assignment.marks.positions().get(partition)
         gaps = self.assignment.gaps.unproven(partition)
         return self.own_commits.seen(partition, commit, proven, gaps)
@@ -65,8 +65,8 @@ class SharedState:
 class QueryState:
     """Use it as a context: ``with state as shared: shared.assignment.partitions.plannable()``.
 
-    The lock is held only for decisions, never over I/O. The planner decides and records what it
-    hands out in one such block, so that a release and a new range cannot cross.
+    The lock is held only for decisions, never over I/O. The planner decides and records its ranges
+    in one such block, so that a release and a new range cannot cross.
     """
 
     def __init__(self, options: SourceOptions, own_commits: OwnCommits | None = None) -> None:

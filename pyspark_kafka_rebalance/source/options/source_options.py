@@ -2,7 +2,7 @@
 
 Options that Spark's Kafka source also has keep its names and meanings. Spark has the options parsed
 before it says whether a stream or a batch is to be read, so :meth:`SourceOptions.for_stream` and
-:meth:`SourceOptions.for_batch` refuse what only the other one allows.
+:meth:`SourceOptions.for_batch` refuse options that only the other one allows.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _OWN_OPTIONS = (
 class SourceOptions:
     """The options of one stream, or of one batch read.
 
-    Whatever may hold secrets is left out of ``repr()``.
+    ``repr()`` leaves out possible secrets.
     """
 
     #: Of ``subscribe``, in its order and without duplicates, or of ``assign``; None with a pattern.
@@ -110,7 +110,7 @@ class SourceOptions:
     #: kafka-python's arguments for every connection, and those for ``KafkaConsumer`` in addition.
     client_config: Mapping[str, Any] = field(repr=False, hash=False)
     consumer_config: Mapping[str, Any] = field(repr=False, hash=False)
-    #: For the executors' fetches; only what the user set.
+    #: For the executors' fetches; only the user's settings.
     fetch_config: Mapping[str, Any] = field(repr=False, hash=False)
     #: How many members the query has, unless it uses ``assign``, and at most how many tasks.
     readers: int
@@ -145,7 +145,7 @@ class SourceOptions:
     without_effect: Mapping[str, str] = field(hash=False)
     #: Queries of one ``load()`` share the group's partitions; otherwise there may be only one.
     share_group: bool = False
-    #: Each query has a group of its own, whose name begins so; None if ``group_id`` was given.
+    #: Each query has a group of its own, with this prefix; None if ``group_id`` was given.
     group_id_prefix: str | None = None
     #: Name of the ``load()``, the same for all its queries; empty if it has none.
     load: str = field(default="", compare=False)
@@ -165,9 +165,9 @@ class SourceOptions:
     def examine(
         cls, options: Mapping[str, str], *, default_readers: int
     ) -> tuple[SourceOptions, Problems]:
-        """Parse the options, as `parse`, and return what is wrong.
+        """Parse the options, as `parse`, and return the problems too.
 
-        Options with a problem have some allowed value in what is returned first.
+        In the returned options, those with a problem have some allowed value.
         """
         given = {name.lower(): value for name, value in options.items()}
         problems = Problems()
@@ -188,7 +188,7 @@ class SourceOptions:
         def subscribes(topic: str) -> bool:
             if topics is not None:
                 return topic in topics
-            # Without any, that is what is wrong, and not the topics of other options.
+            # Without any, that is the problem, not the topics of other options.
             return pattern is None or re.match(pattern, topic) is not None
 
         checkpoint = given.get("checkpointlocation")
@@ -253,7 +253,7 @@ class SourceOptions:
     def for_stream(self) -> SourceOptions:
         """Return these options, checked for a stream.
 
-        Raises OptionError if one asks for what a stream cannot do, or one is missing that it needs.
+        Raises OptionError if one needs more than a stream can do, or a required one is missing.
         """
         problems = Problems()
         if self.ending_offsets != EndingOffsets():  # latest, as a stream reads anyway
@@ -306,7 +306,7 @@ class SourceOptions:
     def for_batch(self) -> SourceOptions:
         """Return these options, checked for a batch, which starts at earliest by default.
 
-        Raises OptionError if one asks for what a batch cannot do, or one is missing that it needs.
+        Raises OptionError if one needs more than a batch can do, or a required one is missing.
         """
         problems = Problems()
         for name in self._given_of((*CATCH_UP_OPTIONS, RESTORED_CHECKPOINT, *EVENT_TIME_OPTIONS)):
@@ -327,7 +327,7 @@ class SourceOptions:
 
     @property
     def starting_option(self) -> str:
-        """The option that says where to start; of several, the one that counts."""
+        """The option that names the start; of several, the one that takes precedence."""
         found = (name for name in _STARTING_OPTIONS if name.lower() in self.given)
         return next(found, "startingOffsets")
 
@@ -337,13 +337,13 @@ class SourceOptions:
         return self.auto_offset_reset if start is None else start
 
 
-#: Why a batch takes none of these, and what to do.
+#: Why a batch takes none of these, and the remedy.
 _NOT_IN_A_BATCH = {
     **dict.fromkeys(CATCH_UP_OPTIONS, "leave it out, a batch has nothing to catch up on"),
     RESTORED_CHECKPOINT: "leave it out, a batch has no checkpoint",
 }
 
-#: Stands in where Kafka's settings are wrong, so that the other options can be checked.
+#: Replaces Kafka's settings if they are wrong, so that the other options can be checked.
 _NO_SETTINGS = ClientSettings(
     client={},
     consumer={
@@ -416,7 +416,7 @@ def _anchor(pattern: str) -> str:
             flags = re.match(r"\(\?([a-z]+)\)", pattern)
             group = f"(?{flags[1]}:" if flags else "(?:"
             body = pattern[flags.end() :] if flags else pattern
-            # With the flag x, a comment would swallow what follows on its line.
+            # With the flag x, a comment would swallow the rest of its line.
             end = "\n)" if flags and "x" in flags[1] else ")"
             anchored = rf"{group}{body}{end}\Z"
             re.compile(anchored)

@@ -1,8 +1,8 @@
 """How much of each partition goes into the next batch. Pure, except for its cuts' queries.
 
 A batch starts with everything available in every readable partition. The cuts (``cuts``) reduce it
-one after the other, each for one reason. What is left is shared among the partitions, within
-``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger`` (``partition_shares``).
+one after the other, each for one reason. ``partition_shares`` shares the rest among the partitions,
+within ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .available_now import BeyondEnd
 from .partition_shares import plan_batch
 
 #: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which
-#: Spark passes ReadAllAvailable, whatever our default is.
+#: Spark passes ReadAllAvailable, even if our default has a limit.
 NO_LIMIT = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What the batch reads.
+    """The ranges that the batch reads, and the partitions that it has to leave for later.
 
     Attributes
     ----------
     ranges : dict
         By partition; may be empty.
     postponed : frozenset of TopicPartition
-        Partitions that a run with an end still has to read and this batch does not, because brokers
-        have not told something that it needs.
+        Partitions that a run with an end still has to read and this batch does not, because
+        brokers have not answered a query about them.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -130,7 +130,7 @@ class Cut(Protocol):
         ...
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Note what the batch reads: what was planned, or less."""
+        """Note the batch's ranges: the plan, or less."""
         ...
 
 
@@ -166,7 +166,7 @@ class BatchPlanner:
         return Planned(ranges, draft.postponed)
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Tell the cuts what became of the plan: the batch reads these ranges."""
+        """Report the outcome of the plan to the cuts: the batch reads these ranges."""
         for cut in self._cuts:
             cut.handed_out(ranges)
 

@@ -14,7 +14,7 @@ from ...consumer.offsets.offset_set import Gap, without
 from ...fetch.offset_range import OffsetRange
 from .partition_shares import shares_of
 
-#: The first batch's share: nearly what a slow sink takes in a second, and 1 % of a fast one's.
+#: The first batch's share: nearly a second's work of a slow sink, and 1 % of a fast one's.
 _START = 10_000
 
 #: This little costs no batch anything, so gaps close however slow the rest of the batch is.
@@ -76,9 +76,9 @@ class _Measured(NamedTuple):
 class CatchUpPace:
     """How many offsets of gaps a batch reads, from how long the earlier batches took.
 
-    A batch that takes longer than ``target_s`` need not do so because of the gaps. Live records may
-    cause it, or the trigger's interval, if nothing tells sooner that a batch is done. The gaps are
-    to blame only if their number of offsets matters: more of them made a batch longer, or fewer
+    A batch that takes longer than ``target_s`` need not do so because of the gaps. Live records, or
+    the trigger's interval if nothing reports earlier that a batch is done, may cause it. The gaps
+    are to blame only if their number of offsets matters: more of them made a batch longer, or fewer
     made one shorter.
     """
 

@@ -62,13 +62,13 @@ def cuts_of(
         cuts.append(
             EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)
         )
-    if options.event_time is not None:  # the last: it needs to know what the batch has room for
+    if options.event_time is not None:  # the last: it needs the batch's room
         cuts.append(EventTime(options.event_time, times, run is not None))
     return cuts
 
 
 class _Cut:
-    """A cut that ignores what is handed out."""
+    """A cut that ignores which ranges are handed out."""
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         pass

@@ -53,7 +53,7 @@ def find_data_loss(
 ) -> list[BeyondEnd]:
     """Find partitions whose log ends before their position: recreated, or truncated.
 
-    Under read_committed, a partition ends for us where its first open transaction begins. A
+    Under read_committed, a partition ends for us at the start of its first open transaction. A
     position after that comes from a member of the group that reads uncommitted records.
     Partitions without a high watermark (where the log ends, exclusive) are left out.
     """
@@ -63,7 +63,7 @@ def find_data_loss(
 
 
 class DataLoss:
-    """Applies ``failOnDataLoss``: if set, all methods raise DataLossError, otherwise they warn."""
+    """Applies ``failOnDataLoss``: if set, a loss raises DataLossError, otherwise it warns."""
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails

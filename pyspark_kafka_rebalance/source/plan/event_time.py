@@ -79,8 +79,8 @@ class EventTime:
         self._look_ups = LookUps()
         self._markers = Markers(times, self._look_ups, transactional, clock)
         self._lines: dict[TopicPartition, Timeline] = {}  # where look-ups do not help
-        # Of the planned batch: the positions; where partitions end, all of them and those looked
-        # up; and the timelines of the others.
+        # Of the planned batch: the positions; the ends of all partitions, and of those looked up;
+        # and the timelines of the others.
         self._positions: Mapping[TopicPartition, int] = {}
         self._unread: Mapping[TopicPartition, int] = {}
         self._looked_up: Mapping[TopicPartition, int] = {}
@@ -98,7 +98,7 @@ class EventTime:
         self._warned: set[TopicPartition] = set()
 
     def cut(self, draft: Draft) -> None:
-        """Leave what lies above the bound; everything, while the bound is unknown."""
+        """Leave records above the bound; everything, while the bound is unknown."""
         if isinstance(draft.limit, ReadAllAvailable):
             return
         self._guess = None
@@ -153,7 +153,7 @@ class EventTime:
     def _begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> None:
-        """Begin a batch."""
+        """Start a batch."""
         self._positions = positions
         anew = positions.keys() & self._times.anew()
         self._look_ups.forget(anew)
@@ -302,7 +302,7 @@ class EventTime:
     # -- known timestamps -------------------------------------------------------------------------
 
     def _ends_at(self, bound: int) -> dict[TopicPartition, int]:
-        """Up to where each partition is read for this bound; queries what is unknown."""
+        """Return the end of each partition's read for this bound; queries the unknown ones."""
         if bound in self._ends:
             return self._ends[bound]
         at = bound + 1
@@ -344,7 +344,7 @@ class EventTime:
         room: Room,
         waiting: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
-        """Give these what they would get without an order, and the others what is left."""
+        """Give these their share as without an order, and the others the rest of the room."""
         shares = room.share(all_there_is)
         shares = {p: shares[p] for p in timeless}
         self._order({p: end for p, end in self._unread.items() if p not in shares})

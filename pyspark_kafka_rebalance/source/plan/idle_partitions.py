@@ -17,7 +17,7 @@ _NAMED_AFTER_S = 1.0
 
 
 class IdlePartitions:
-    """Decides which empty partitions a batch waits for, and logs those that hold it up.
+    """Decides which empty partitions a batch waits for, and logs the ones that hold it up.
 
     A partition is waited for ``max_idle_s`` after the answer that it has nothing to read.
     """
@@ -33,7 +33,7 @@ class IdlePartitions:
         """Return the partitions without records that are waited for, and where they end.
 
         The ends were requested at ``asked_at``. One broker may take seconds longer to answer than
-        another, and the end that the other has returned lacks what came since.
+        another, and the other one's answer lacks records that were appended in between.
         """
         now, before = self._clock(), self._empty
         self._empty = {}

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 class LatestTimestamps:
     """Finds and caches each log's latest timestamp; it reads the last records only if it has to.
 
-    ``warn`` is called with a record in the far future. The partitions that are known to hold
-    transactions are ``transactional``; this adds those that it finds.
+    ``warn`` is called with a record in the far future. ``transactional`` are the partitions known
+    to hold transactions; this adds more as it finds them.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LatestTimestamps:
         # Up to which timestamp the brokers' answers were seen to be records.
         self._records_to: dict[TopicPartition, int] = {}
         self._transactional = transactional
-        # An end, and the latest timestamp before it; None if the last records do not tell theirs.
+        # An end, and the latest timestamp before it; None if the last records have no timestamp.
         self._read: dict[TopicPartition, tuple[int, int | None]] = {}
         self._newest: Mapping[TopicPartition, RecordTime | None] = {}  # as of those reads
         self._by_brokers: set[TopicPartition] = set()  # whose last answer is the brokers'
@@ -96,14 +96,14 @@ class LatestTimestamps:
         ends: Mapping[TopicPartition, int],
         horizon: int,
     ) -> list[TopicPartition]:
-        """Return those of these that do have an unread record at or after this timestamp.
+        """Return the partitions that do have an unread record at or after this timestamp.
 
         Parameters
         ----------
         timestamp : int
             In ms. Brokers have reported no such record in any of these logs.
         positions, ends : Mapping[TopicPartition, int]
-            Next offset to read, and the logs' ends; partitions are those of ``ends``.
+            Next offset to read, and the logs' ends; checks the partitions of ``ends``.
         horizon : int
             Later timestamps are ignored where records are read.
 
@@ -193,7 +193,7 @@ class LatestTimestamps:
         ends: Mapping[TopicPartition, int],
         horizon: int,
     ) -> None:
-        """Look for transactions where the latest record is over a minute past the last one checked.
+        """Find transactions where the latest record is over a minute past the last one checked.
 
         Raises UntoldError if brokers do not answer now.
         """

@@ -1,9 +1,9 @@
 """Where the records of each partition pass a timestamp, as far as brokers have reported. Pure.
 
 A record is treated as at least as late as the latest one before it in its partition. So a
-partition's timestamps never fall, whatever order its producers wrote in, and one offset separates
-records up to a timestamp from later ones. ListOffsets returns that offset without reading data: the
-first record whose timestamp is at least the requested one.
+partition's timestamps never fall, even if its producers wrote out of order, and one offset
+separates records up to a timestamp from later ones. ListOffsets returns that offset without reading
+data: the first record whose timestamp is at least the requested one.
 
 Every trigger requests the same timestamps in all partitions, and there may be thousands of these.
 So answers are kept by timestamp, in a column with all partitions, and do not change when positions
@@ -25,7 +25,7 @@ from .timelines import Rows
 _NEVER = 2**63
 
 #: If the first record for a timestamp is this much later, it may be a transaction's marker, which
-#: has the time of the commit and not that of the older records. Look-ups cannot tell the two apart.
+#: has the time of the commit, not of the older records. Look-ups cannot tell the two apart.
 LEAP_MS = 60_000
 
 _Column = dict[TopicPartition, RecordTime]
@@ -50,7 +50,7 @@ class LookUps:
     def begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> bool:
-        """Begin a batch; return whether it has partitions that no earlier batch had.
+        """Start a batch; return whether it has partitions that no earlier batch had.
 
         ``unread`` is as for :meth:`order`. If a position moved back, its answers are forgotten.
         """
@@ -130,7 +130,7 @@ class LookUps:
             if at >= end:
                 ends[p] = end
             elif late == _NEVER:
-                unknown.append(p)  # the log has grown since
+                unknown.append(p)  # the log has grown in the meantime
             else:
                 position = positions[p]
                 ends[p] = at if at > position else position

@@ -28,7 +28,7 @@ def plan_batch(
         Next offset to read, inclusive.
     end_offsets : Mapping[TopicPartition, int]
         High watermark, or last stable offset under read_committed; exclusive. Partitions without
-        one, and those that :func:`find_beyond_end` finds, are left out.
+        one, or beyond it (:func:`find_beyond_end`), are left out.
     max_rows : int or None
         Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
         least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
@@ -62,7 +62,7 @@ def plan_batch(
 def shares_of(
     backlogs: Mapping[TopicPartition, int], max_rows: int | None
 ) -> Mapping[TopicPartition, int]:
-    """Share what a batch may read: pro rata to each backlog, at least one to each.
+    """Share a batch's limit: pro rata to each backlog, at least one to each.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def shares_of(
         return backlogs
     if count >= max_rows:
         return dict.fromkeys(backlogs, 1)
-    # One for each, then the rest in proportion to what is left of the backlogs. Rounded down, so a
+    # One for each, then the rest in proportion to the remaining backlogs. Rounded down, so a
     # greater limit never gives a partition less, and less than one per partition is left over.
     rest, left = max_rows - count, total - count
     return {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}

@@ -33,7 +33,7 @@ class Room:
         return cls(draft.positions, max_rows, draft.max_bytes, draft.bytes_per_offset)
 
     def load(self, ends: Mapping[TopicPartition, int]) -> float:
-        """Return a batch up to these ends as a share of what fits: above 1 it does not fit."""
+        """Return the load of a batch up to these ends, as a share of what fits: at most 1 fits."""
         rows, size = self._taken(ends)
         by_rows = rows / self.max_rows if self.max_rows is not None else 0.0
         by_bytes = size / self.max_bytes if self.max_bytes is not None else 0.0

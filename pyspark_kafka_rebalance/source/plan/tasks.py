@@ -1,4 +1,4 @@
-"""Which task of a batch reads what. Pure.
+"""The tasks of a batch, and the ranges that each reads. Pure.
 
 Everything here is linear in the number of partitions, except for sorting, and depends only on its
 arguments: a replay makes the same tasks.
@@ -25,14 +25,14 @@ _CATCH_UP_TASK = 5_000
 
 
 class TaskRange(NamedTuple):
-    """A range and what its rows say about the group."""
+    """A range, and the group columns of its rows."""
 
     range: OffsetRange
     generation: int | None  #: of the owner; None if no member owns the range
     revoking: bool
     lost_below: int = 0  #: rows below this offset are marked ``lost``
     catch_up: bool = False  #: whether it lies in a gap below the live position
-    topic_id: UUID | None = None  #: of the topic that is meant, which another may have replaced
+    topic_id: UUID | None = None  #: of the intended topic, which another may have replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,8 @@ def group_into_tasks(
     the ranges of each go to the task with the fewest offsets. So does each range that no member
     owns: in a replay, just lost, or with ``assign``.
 
-    Catching up has its own tasks, after those of the live ranges: as many as ``readers``, with
-    equally many offsets each, if there are enough offsets. :func:`split_tasks` may make more of
-    both.
+    Catching up has its own tasks, after the live ones: as many as ``readers``, with equally many
+    offsets each, if there are enough offsets. :func:`split_tasks` may make more of both.
 
     Rows below ``lost_below`` are marked ``lost``; if there are gaps, rows that are not ``owed`` to
     the group are, instead. Returns no empty tasks, and all events in the first. For a warm-up:

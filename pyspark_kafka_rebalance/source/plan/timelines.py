@@ -23,7 +23,7 @@ class Rows:
     timestamps: Sequence[int]
     end: int  #: where reading ended, exclusive
     last_told: int = -1  #: offset of the last record with a timestamp; -1 if none has one
-    #: For a short range: whether it, or what was read with it, has records of transactions.
+    #: For a short range: whether it, or a range read with it, has records of transactions.
     has_transactions: bool = False
 
     def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
@@ -47,7 +47,7 @@ class Timeline:
         self.reached = BEFORE_ALL  #: the latest timestamp before the position, as far as read
 
     def begin(self, position: int, until: int) -> None:
-        """Begin a batch, at or past the previous one, that ends at ``until`` at most."""
+        """Start a batch, at or past the previous one, that ends at ``until`` at most."""
         moved = position > self.position
         self.position, self.until = position, until
         rows = self.rows

@@ -11,8 +11,8 @@ from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
-#: A range of up to this many offsets is read whole, together with those of other partitions. This
-#: many offsets include a record, whatever else transactions leave between records.
+#: A range of up to this many offsets is read whole, together with other partitions' ranges. This
+#: many offsets include a record, despite all that transactions leave between records.
 SHORT = 100
 
 
@@ -22,7 +22,7 @@ class Times(Protocol):
     def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and a batch of these cannot read.
 
-        The batch is planned from the positions of ``planned``; others may have come since.
+        The batch is planned from the positions of ``planned``; others may have been assigned later.
         """
 
     def ends_asked_at(self) -> float:
@@ -31,7 +31,7 @@ class Times(Protocol):
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose logs may have been replaced since the last call.
 
-        Another leader may have lost what its predecessor had, and a topic may have been recreated:
+        Another leader may have lost its predecessor's records, and a topic may have been recreated:
         earlier answers about such a log say nothing.
         """
 
@@ -58,8 +58,7 @@ class Times(Protocol):
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
         """Send the next batch's likely requests in advance, so that it need not wait for them.
 
-        ``first_at`` replaces what was prepared before; ``newest`` requests the latest records
-        again.
+        ``first_at`` replaces earlier preparations; ``newest`` requests the latest records again.
         """
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
@@ -67,7 +66,7 @@ class Times(Protocol):
 
 
 class UntoldError(Exception):
-    """Brokers do not answer now what is needed about some partitions."""
+    """Brokers do not answer a necessary query about some partitions now."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ class LoadClaim:
     def keep(self) -> None:
         """Take the claim again if a cleaner of /tmp has removed its file; every trigger calls it.
 
-        Cleaners delete files that nobody has touched for days.
+        Cleaners delete files that were not touched for days.
         """
         if self._file >= 0 and not self._path.exists():
             self.release()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @shows_our_errors
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands in for a stream whose options suit only a batch; raises at Spark's first call."""
+    """Replaces a stream whose options suit only a batch; raises at Spark's first call."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error

@@ -4,10 +4,10 @@ All other code is written for 4.2 and later, which pass ``start`` and a limit to
 (SPARK-53898, SPARK-55304):
 
 ==========================  ==============================  ====================================
-what                        4.0 and 4.1                     4.2 and later
+subject                     4.0 and 4.1                     4.2 and later
 ==========================  ==============================  ====================================
 the end of the next batch   ``latestOffset()``              ``latestOffset(start, limit)``
-where Spark stands, after   ``partitions(last, last)``      ``start``
+Spark's position, after     ``partitions(last, last)``      ``start``
 a restart
 the limit                   from the options only           ``ReadLimit``: Once asks for all
 AvailableNow                one batch, like Once            as many batches as the limit makes
@@ -86,7 +86,7 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
         return self._reader.initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the end of the next batch, or where Spark stands if there is nothing for one.
+        """Return the end of the next batch, or Spark's position if there is nothing for one.
 
         Raises KafkaRebalanceError if Spark asks again before it has planned the batch. It does so
         if it is configured to wrap sources for AvailableNow, and then it does not ask in the order

@@ -1,7 +1,7 @@
 """stop_gracefully: stop a query between two batches, so that nothing is repeated.
 
-``query.stop()`` interrupts the running batch. The partitions' next owner reads it again, and
-whatever the sink has already done is done twice. Here the source stops planning, the running batch
+``query.stop()`` interrupts the running batch. The partitions' next owner reads it again, and the
+sink repeats the part that it has already done. Here the source stops planning, the running batch
 ends like any other, its positions are committed, the members leave the group, and then nothing is
 left to interrupt.
 
@@ -122,7 +122,7 @@ def _ask(
         runs = _ends(query)
         gone = frozenset(run for run in runs if not planners.tell(run, None))
         # After a restart the first progress may be of a replayed batch whose runs have all ended.
-        # If only some have ended, their sources have planned nothing since.
+        # If only some have ended, their sources have planned nothing more.
         if len(gone) < len(runs):
             return True, gone
         if time.monotonic() >= deadline:
@@ -143,7 +143,7 @@ def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
 def _is_busy(query: StreamingQuery) -> bool:
     """Whether a trigger is active: from before it asks the source until its batch is committed.
 
-    A trigger that begins after the source was asked to plan nothing reads nothing.
+    A trigger that starts after the source was asked to plan nothing reads nothing.
     """
     return query.isActive and bool(query.status["isTriggerActive"])
 
@@ -231,7 +231,7 @@ class _Planners:
         return answer == "reached"
 
     def answer_of(self, run: str) -> str:
-        """Return what became of a planner: an ``Answer``."""
+        """Return a planner's ``Answer``."""
         return self._send(run=run)
 
     def give_up(self, run: str) -> None:

@@ -33,7 +33,7 @@ from typing import Any, Literal, TypeAlias
 
 log = logging.getLogger(__name__)
 
-#: What became of a planner: it is still in its group; it left with everything committed; it left
+#: The fate of a planner: it is still in its group; it left with everything committed; it left
 #: without, or died; or that is unknown, because it was never there, or left long ago.
 Answer: TypeAlias = Literal["reached", "committed", "uncommitted", "absent"]
 
@@ -65,7 +65,7 @@ class StopRequest:
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
-            self._create()  # cleaners of /tmp delete files that nobody touched for days
+            self._create()  # cleaners of /tmp delete files that were not touched for days
             return False
         if size > self._size and (lines := self._lines()):
             # Counted from now on, so never earlier than the caller gives up.
@@ -100,7 +100,7 @@ class StopRequest:
         """
         asked = bool(self._lines())
         if self._size > 0 and self._clock() >= self._stop_by:
-            self._path.unlink(missing_ok=True)  # the caller is gone, and the query continues
+            self._path.unlink(missing_ok=True)  # the caller gave up, and the query continues
             self._release()
             return False
         try:
@@ -156,11 +156,11 @@ def ask_to_stop(
 
 
 def answer_of(run: str) -> Answer:
-    """Return what became of this run's planner, on this host; the same however often asked."""
+    """Return this run's ``Answer``, on this host; the same however often asked."""
     path = _path(run)
     if path.exists() and not _is_left_behind(path):
         return "reached"
-    # In this order: the planner may rename it meanwhile.
+    # In this order: the planner may rename it in between.
     if path.with_suffix(_UNCOMMITTED).exists():
         return "uncommitted"
     if path.with_suffix(_COMMITTED).exists():

@@ -56,10 +56,10 @@ def sharing_options(
 
 
 def _load_classes(archive: Path, *, make_cluster: Callable[..., _Broker]) -> None:
-    """Do with a broker what most tests do; the broker writes the archive when it is stopped."""
+    """Use a broker as most tests do; the broker writes the archive when it is stopped."""
     options = [*DEFAULT_JAVA_OPTIONS, *options_to_make(archive)]
     with make_cluster(java_options=options) as kafka:
-        # Close all clients before the broker stops: they would log that it is gone.
+        # Close all clients before the broker stops, or they would log its end.
         with KafkaCluster(kafka.bootstrap_servers) as clients:
             clients.create_topic("loaded", partitions=2)
             clients.produce("loaded", [b"a", b"b"])

@@ -21,7 +21,7 @@ class Stores:
 
 
 class CertificateAuthority:
-    """An authority that nobody else trusts; ``name`` is its organization.
+    """An authority that only the tests' brokers and clients trust; ``name`` is its organization.
 
     Raises LocalKafkaError if the package trustme is missing.
     """

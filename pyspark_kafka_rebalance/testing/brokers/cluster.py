@@ -88,7 +88,7 @@ class KafkaCluster:
     def add_partitions(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions to ``partitions``, and wait until they can be used.
 
-        Records that other threads produce meanwhile are written first.
+        Records that other threads produce during this are written first.
         """
         with self._administration:
             self._admin_client().create_partitions({name: partitions})
@@ -98,7 +98,7 @@ class KafkaCluster:
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
-        Records that other threads produce meanwhile are written first.
+        Records that other threads produce during this are written first.
         """
         self._drop_producers()
         with self._administration:
@@ -213,7 +213,7 @@ class KafkaCluster:
         return {partition: found.offset for partition, found in offsets.items()}
 
     def close_clients(self) -> None:
-        """Close the clients, and their threads; whoever asks for more gets new ones. Idempotent."""
+        """Close the clients, and their threads; the next use makes new ones. Idempotent."""
         with self._clients:
             admin, self._admin = self._admin, None
             producers, self._producers = list(self._producers.values()), {}

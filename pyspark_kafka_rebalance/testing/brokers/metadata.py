@@ -1,4 +1,4 @@
-"""Ask one particular broker what it knows of the cluster.
+"""Ask one particular broker for its view of the cluster.
 
 kafka-python's clients ask any broker; here the answer of each one matters.
 Protocol: Metadata v4, which every broker since 0.11 has; Kafka 4 has none below (KIP-896).

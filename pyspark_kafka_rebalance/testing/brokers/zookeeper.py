@@ -1,4 +1,4 @@
-"""ZooKeeper: the one that brokers before Kafka 3.3 need; from Kafka's own jars."""
+"""ZooKeeper, for brokers before Kafka 3.3; from Kafka's own jars."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Class data archives: a JVM maps the classes that an earlier one loaded, and starts twice as fast.
 
 The JVM calls this a dynamic archive of application class data sharing. It is made once for each
-Java and class path, by a run that loads what later ones need, and kept in the cache folder. An
-archive only saves time: a JVM that cannot use it starts as it does without one. So a failure to
-make one is logged and is not an error.
+Java and class path, by a run that loads the classes that later ones need, and kept in the cache
+folder. An archive only saves time: a JVM that cannot use it starts as it does without one. So a
+failure to make one is logged and is not an error.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 from ....fetch.offset_range import OffsetRange
 from ...plan.catch_up import CatchUpPace, Share
 
-#: What a batch reads of the partitions' gaps.
+#: The ranges that a batch reads of the partitions' gaps.
 CaughtUp: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 NOTHING: CaughtUp = {}
@@ -28,7 +28,7 @@ class Batch:
     #: How many batches had been handed out when it was planned, itself included. One that reads
     #: nothing can have the number of the batch before.
     number: int
-    #: Its live ranges, and the parts of gaps that it reads; without logs that were deleted since.
+    #: Its live ranges, and the parts of gaps that it reads; without logs deleted in the meantime.
     ranges: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     catch_up: CaughtUp = field(default_factory=dict)
     has_ranges: bool = False  #: whether it was planned with either
@@ -38,7 +38,7 @@ class Batch:
     end: dict[str, Any] | None = None  #: None before Spark was given it
     is_logged: bool = False  #: whether its end is known to be in Spark's log
     opened_at: float = 0.0  #: when Spark was given it; seconds, monotonic
-    #: What it reads of gaps, if its duration is to set the pace and is not known yet.
+    #: Its share of gaps, if its duration is to set the pace and is not known yet.
     share: Share | None = None
 
     def reads(self, partition: TopicPartition) -> bool:
@@ -46,13 +46,13 @@ class Batch:
         return partition in self.ranges or partition in self.catch_up
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop what it reads of a partition whose log is gone."""
+        """Drop the ranges of a partition whose log was deleted."""
         self.ranges.pop(partition, None)
         if partition in self.catch_up:
             self.catch_up = {p: read for p, read in self.catch_up.items() if p != partition}
 
     def done(self, pace: CatchUpPace, now: float) -> None:
-        """The batch is done, which the pace learns from; idempotent."""
+        """Note that the batch is done, and let the pace learn from it; idempotent."""
         share, self.share = self.share, None
         if share is not None:
             pace.learn(share, now - self.opened_at)

@@ -1,4 +1,4 @@
-"""OpenBatches: the query's batches that are not proven, and what proves them. Pure.
+"""OpenBatches: the query's unproven batches, and the calls that prove them. Pure.
 
 A batch is proven when it is done and Spark has logged where it ends. After that, no kill can make
 Spark reread its ranges as part of another batch. Two of Spark's calls say so:
@@ -40,8 +40,8 @@ _INITIAL = offset_to_json(INITIAL_OFFSET)
 class OpenBatches:
     """The batches in the order in which they were planned; the last one may not be Spark's yet.
 
-    Batches with ranges, and those of which Spark was given the end. There is more than one with
-    ranges only with async progress tracking. A proof takes a batch out, and all before it.
+    Holds batches with ranges, and batches whose end Spark was given. Only async progress tracking
+    has more than one with ranges. A proof removes a batch, and all before it.
     """
 
     def __init__(self) -> None:
@@ -165,10 +165,10 @@ class OpenBatches:
             self._last_caught_up = frozenset(batch.catch_up) or self._last_caught_up
         return taken
 
-    # -- what happens to their partitions ---------------------------------------------------------
+    # -- changes of their partitions --------------------------------------------------------------
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition whose log is gone: a later proof must not set its old end."""
+        """Forget a partition whose log was deleted: a later proof must not set its old end."""
         self._last_read.pop(partition, None)
         self._last_caught_up -= {partition}
         for batch in self._open:
@@ -179,7 +179,7 @@ class OpenBatches:
         for batch in self._open:
             batch.requests.discard(partition)
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def have(self, partition: TopicPartition) -> bool:
         """Whether an unproven batch reads this partition."""
@@ -223,7 +223,7 @@ class OpenBatches:
         return {*self._last_caught_up, *(p for batch in self._open for p in batch.catch_up)}
 
     def read_to(self) -> dict[TopicPartition, int]:
-        """Where their ranges end, and those of the last proven batch that had any."""
+        """Where their ranges end, and the ranges of the last proven batch that had any."""
         ends = dict(self._last_read)
         for batch in self._open:
             ends.update(_ends(batch))

@@ -2,7 +2,7 @@
 
 It is not a member of the group, so nothing rebalances. It still commits to the group, for lag tools
 and for the next reader (``simple_commits``). The first poll assigns everything, and no revoke is
-ever requested. A partition is lost only when it is deleted; the planner decides what follows.
+ever requested. A partition is lost only when it is deleted; the planner handles that.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class AssignClient:
         self._topic_ids: dict[TopicPartition, UUID] = {}  # theirs, as of when they were found
         self._has_read = False  # since the topic ids were last requested
         self._deletions = DeletedPartitions()
-        # What the group had before our first commit.
+        # The group's commits before our first one.
         self._group_has: dict[TopicPartition, Remaining] = {}
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         group_id = client.config["group_id"]
@@ -92,7 +92,7 @@ class AssignClient:
 
     @property
     def heard_at(self) -> float:
-        """Always inf: no coordinator has anything to tell."""
+        """Always inf: there is no coordinator to wait for."""
         return math.inf
 
     @property
@@ -138,7 +138,7 @@ class AssignClient:
         return True
 
     def leave_until_polled(self, reason: str) -> None:
-        """Do nothing: there is no group to leave, and nobody to take the partitions over."""
+        """Do nothing: there is no group to leave, and no other member to take over."""
 
     def close(self, *, timeout_ms: float | None) -> None:
         """Close the connections; there is no group to leave."""
@@ -216,7 +216,7 @@ class AssignClient:
     # -- partitions -------------------------------------------------------------------------------
 
     def _commit_anew(self) -> None:
-        """Recommit what the group has, so that offsets of quiet partitions do not expire.
+        """Recommit the group's offsets, so that offsets of quiet partitions do not expire.
 
         With the gaps of an earlier run's commit: a commit without them would replace them.
         """
@@ -231,7 +231,7 @@ class AssignClient:
         self._deletions.doubt(self._commits.take_unknown() & self._wanted)
 
     def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """The previously found partitions that are now gone; see DeletedPartitions."""
+        """The previously found partitions that no longer exist; see DeletedPartitions."""
         self._doubt_unknown()
         missing: frozenset[TopicPartition] = frozenset()
         try:

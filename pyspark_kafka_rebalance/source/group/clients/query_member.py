@@ -27,7 +27,7 @@ class QueryMember(Protocol):
     be used on any thread, also with the lock of the query's state held: they never block.
     """
 
-    # -- how it stands ----------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -50,14 +50,14 @@ class QueryMember(Protocol):
         """How long after its last heartbeat the group removes it."""
 
     def may_hand_out(self) -> bool:
-        """Whether it is certain right now that it owns what it was assigned."""
+        """Whether it is certain right now that it owns its assigned partitions."""
 
     # -- partitions -------------------------------------------------------------------------------
 
     def poll_membership(self) -> PollResult:
-        """Take part in the rebalance and report what has changed; neither waits nor fetches.
+        """Take part in the rebalance and report changes; neither waits nor fetches.
 
-        Raises what ends the membership.
+        Raises the error that ends the membership.
         """
 
     def delay_revoke(self, partitions: Iterable[TopicPartition]) -> bool:

@@ -83,7 +83,7 @@ def _build_at_once(
 
 
 def partitions_of(options: SourceOptions, client: DeferredRevokeConsumer) -> set[TopicPartition]:
-    """All partitions that the query can read: from the client's metadata, or those of ``assign``.
+    """All partitions that the query can read, from the client's metadata or from ``assign``.
 
     With a subscription, the group decides which of them the query gets.
     """
@@ -136,7 +136,7 @@ def _fixed(
     """Build the client of ``assign``, after checking that the group has no members.
 
     If a member joins later, the coordinator refuses the next commit. The group's members may then
-    deliver again what batches read until that commit.
+    redeliver records that batches read before that commit.
     """
     with _naming_brokers(config):
         client = DeferredRevokeConsumer(group_id=options.group_id, **config)
@@ -207,10 +207,10 @@ class QueryMembers:
     def committed(
         self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
     ) -> dict[TopicPartition, Remaining]:
-        """Request now what the group is owed; leaves out partitions without a committed offset.
+        """Request the group's remaining offsets; leaves out partitions without a commit.
 
-        What this query has committed itself beyond its checkpoint counts as owed (``OwnCommits``).
-        Raises as ``QueryMember.committed_offsets``.
+        This query's own commits beyond its checkpoint count as owed (``OwnCommits``). Raises as
+        ``QueryMember.committed_offsets``.
         """
         commits = self.group_commits(partitions, timeout_ms, index)
         with self._state as state:
@@ -219,10 +219,10 @@ class QueryMembers:
     def group_commits(
         self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
     ) -> dict[TopicPartition, GroupCommit]:
-        """As :meth:`committed`, but as the group says it, whoever has committed.
+        """As :meth:`committed`, but the group's own values, no matter who has committed.
 
-        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
-        a reader that goes in order cannot skip it.
+        Records processed beyond the committed offset count only with ``parallelRebalance=live``:
+        a reader that goes in order cannot skip them.
         """
         in_order = self._options.catch_up is None
         return self[index].group_commits(partitions, timeout_ms, in_order)
@@ -279,7 +279,7 @@ class QueryMembers:
 
     @contextmanager
     def asking(self) -> Iterator[DeferredRevokeConsumer]:
-        """The client for a look-up; if the pump fails meanwhile, raises the pump's error."""
+        """The client for a look-up; if the pump fails during it, raises the pump's error."""
         client = self.client()
         try:
             yield client

@@ -1,4 +1,4 @@
-"""QueryPart: the base of what works for one query's membership, beside its members."""
+"""QueryPart: the base class of the parts of one query's membership, beside its members."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class QueryCore(NamedTuple):
-    """What all parts of one query's membership share."""
+    """The objects that all parts of one query's membership share."""
 
     options: SourceOptions
     state: QueryState
@@ -22,9 +22,9 @@ class QueryCore(NamedTuple):
 
 
 class QueryPart:
-    """Has the core; the pump cancels its waits at shutdown, and raises what ended the membership.
+    """Has the core; the pump cancels its waits at shutdown, and raises the membership's error.
 
-    A look-up goes through the members' clients. What it learns is recorded in the state.
+    A look-up goes through the members' clients, and its results into the state.
     """
 
     def __init__(self, core: QueryCore) -> None:

@@ -1,6 +1,7 @@
 """LogEnds: the ends, starts and sizes of the partitions' logs, with the last answers cached.
 
-Used only by the planner's thread. If the pump has ended, a failed look-up raises the reason.
+Only the planner's thread uses it, apart from :meth:`LogEnds.told`. If the pump has ended, a failed
+look-up raises the reason.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _LATEST_MAX_AGE_S = 5.0
 #: every 10 ms.
 _SIZES_AGAIN_S = 0.2
 
-#: How long a run whose end is fixed when it begins waits for the end offsets of its partitions, and
-#: how often it asks.
+#: How long a run with a fixed end waits for the end offsets of its partitions, and how often it
+#: asks.
 _ALL_ENDS_WITHIN_S = 60.0
 _ASK_AGAIN_S = 0.02
 
@@ -107,7 +108,7 @@ class LogEnds(QueryPart):
                     # Requested before the ends, so that these records lie before them.
                     self._latest = self._ask_latest(client, partitions)
                     self._latest_at = now
-                # If a leader is moving or a topic is gone, the next trigger asks again.
+                # If a leader is moving or a topic was deleted, the next trigger asks again.
                 self._ends = client.end_offsets_now(partitions, LOOKUP_TIMEOUT_MS)
             self.asked_at = now
             return self._ends
@@ -169,7 +170,7 @@ class LogEnds(QueryPart):
         return {p: known[p] for p in positions if p in known}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
-        """End offsets of every partition of the subscribed topics, whichever member owns it.
+        """End offsets of every partition of the subscribed topics, other members' included.
 
         Raises KafkaRebalanceError if some leaders do not answer within a minute; names the
         partitions.

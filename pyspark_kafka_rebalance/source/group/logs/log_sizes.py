@@ -28,7 +28,7 @@ def log_sizes(
     Raises
     ------
     KafkaRebalanceError
-        A leader tells no sizes at all.
+        A leader reports no sizes at all.
     kafka.errors.KafkaError
         No broker can be reached, or one refuses for good.
     """

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for a partition that no member owns. It may have gone to another query of the
-#: group, whose members can keep ours from settling.
+#: How long to wait for a partition that no member owns. Another query of the group may own it by
+#: now, and its members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
-#: How long nothing must change before the members have settled. If a partition is missing, all of
-#: them must also have been told what has become of it (``LastChange``).
+#: How long nothing must change before the members have settled. If a partition is missing, each
+#: must also have had the heartbeat answers that ``LastChange`` requires.
 _SETTLED_FOR_S = 1.0
 
 
@@ -55,15 +55,15 @@ class AwaitedPartitions:
         self._state = state
         self._members = members
         self._clock = clock
-        #: What the query had when the members last had settled, and has had since; None before.
+        #: The query's partitions when the members last settled, and later ones; None before.
         self._had: frozenset[TopicPartition] | None = None
         self._missing_since: dict[TopicPartition, float] = {}
 
     def now(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """Partitions that cannot be read now, and those that may come back to a member.
+        """Partitions that cannot be read now, or that may come back to a member.
 
-        A batch is planned from the positions of ``planned``, which is older than the ends of their
-        logs: a broker may have taken seconds to tell these. What has come since is not read.
+        The batch is planned from the positions of ``planned``. Brokers may take seconds to report
+        the ends of those logs; partitions assigned in between are not read.
 
         A revoked partition is left out once the members have settled, or at once if there is only
         one member. One whose revoke is requested is still the query's: the group may take the
@@ -82,13 +82,13 @@ class AwaitedPartitions:
             change = state.last_change
             is_quiet, all_told = change.unchanged_s() >= _SETTLED_FOR_S, change.all_told
         had = frozenset(self._members.partitions()) if self._had is None else self._had
-        # What a member got can have moved on by now, even if no batch was planned in between.
+        # A member's new partition can have moved on by now, even without a batch in between.
         had |= owned.keys() | gained
         missing = had - positions.keys()
         if self._had is not None and len(self._members) == 1:
-            missing &= owned.keys()  # what has left the only member has left the query
-        # A killed planner's members own what they had until their sessions end, and in KIP-848 ours
-        # are told so: that is not theirs for good, if the checkpoint knows it.
+            missing &= owned.keys()  # a partition that left the only member left the query
+        # A killed planner's members own their partitions until their sessions end, and KIP-848
+        # reports so to ours. Partitions of the checkpoint will come back.
         is_settled = not missing or (all_told and missing.isdisjoint(known))
         if self._members.have_settled() and is_quiet and is_settled:
             self._had, self._missing_since = frozenset(owned), {}
@@ -105,9 +105,9 @@ class AwaitedPartitions:
         owned: Collection[TopicPartition],
         gained: Collection[TopicPartition],
     ) -> frozenset[TopicPartition]:
-        """Those of the missing partitions that are owned, or were within the last ten seconds.
+        """The missing partitions that are owned, or were within the last ten seconds.
 
-        Joins can follow each other for minutes, and a revoke can wait for a batch for as long.
+        Joins can follow each other for minutes, and a revoke can wait for a batch just as long.
         """
         now, since = self._clock(), self._missing_since
         self._missing_since = {
@@ -125,7 +125,7 @@ _AHEAD_BYTES = 4 * 1024 * 1024
 
 
 class RecordTimes(QueryPart):
-    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it."""
+    """The brokers' answers by which ``plan/event_time`` orders records by timestamps."""
 
     def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
         super().__init__(core)
@@ -147,7 +147,7 @@ class RecordTimes(QueryPart):
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose topic or leader has changed since the last call.
 
-        Looks only if the metadata was refreshed: until then, the same leaders answer.
+        Checks only if the metadata was refreshed: until then, the same leaders answer.
         """
         with self._members.asking() as client:
             if (renewed_ms := client.metadata_renewed_ms()) == self._leaderships_ms:
@@ -221,7 +221,7 @@ class RecordTimes(QueryPart):
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         """Read these ranges; of a long range maybe only the first part.
 
-        Skips records that are gone, and returns no rows for a damaged range, since the read of the
+        Skips deleted records, and returns no rows for a damaged range, since the read of the
         batch reports both. Partitions whose leader does not answer are left out. Raises
         AuthorizationError if READ is not granted on a topic.
         """

@@ -1,4 +1,4 @@
-"""Coverage: whether a run with an end (AvailableNow, Once) would leave records that nobody reads.
+"""Coverage: whether a run with an end (AvailableNow, Once) would leave records unread.
 
 A partition is covered if it is ours, if another live member owns it, or if the group has read all
 of it. A run ends only when every partition is covered. ``live_owners`` decides which members are
@@ -22,7 +22,7 @@ from .live_owners import LiveOwnerWatch
 
 log = logging.getLogger(__name__)
 
-#: How often such a run rechecks what others own, its own members, and its partitions' starts.
+#: How often such a run rechecks other members, its own, and its partitions' starts.
 COVERAGE_TICK_S = 0.1
 _OWN_TICK_S = 0.02
 _STARTS_TICK_S = 0.005
@@ -63,17 +63,17 @@ class Coverage(QueryPart):
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
-        The members do not all join at the same moment, so the first must give most of what it got
-        to the others. Those revokes do not wait for their rows in the next batch, because that is
-        planned only after this wait: the batch of Once would miss the records. A revoke that waits
-        for a batch under way ends the wait.
+        The members do not all join at the same moment, so the first must give most of its
+        partitions to the others. Those revokes do not wait for their rows in the next batch: it is
+        planned only after this wait, and the batch of Once would miss the records. A revoke that
+        waits for a batch under way ends the wait.
 
         The wait lasts at most :attr:`within_s`, then raises KafkaRebalanceError with the
-        partitions. After that it waits for the starts of our partitions, for as long as a broker
-        may take to restart, and goes on without them.
+        partitions. It then waits for the starts of our partitions as long as a broker may take to
+        restart, and continues without them.
 
-        ``until`` ends the wait early. ``patience_s`` is how long after the members have joined to
-        go on without an error, whatever is uncovered; None: never.
+        ``until`` ends the wait early. It ends without an error ``patience_s`` after the members
+        have joined, even if something is uncovered; None: never.
         """
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
@@ -117,7 +117,7 @@ class Coverage(QueryPart):
         """Partitions with unread records that neither we nor another live member own.
 
         ``ends`` are the end offsets to read to, exclusive; by default the current ones. Raises
-        KafkaRebalanceError if the brokers do not say what others own, or the membership has failed.
+        KafkaRebalanceError if the brokers do not report ownership, or the membership has failed.
         """
         self._members.client()  # waits until they are built
         if self._options.partitions is not None:

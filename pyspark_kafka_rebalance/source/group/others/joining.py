@@ -1,6 +1,6 @@
 """Joining: how a query's members join their group, as seen by its planner.
 
-It tells whether the group has other members already, and when the query's own members are ready.
+It reports whether the group has other members already, and when the query's members are ready.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Joining(QueryPart):
     def has_others(self) -> bool:
         """Whether others are in the group, before our members join; True if that is unknown.
 
-        Raises what ended the membership.
+        Raises the error that ended the membership.
         """
         if self._options.partitions is not None:
             self._members.client()

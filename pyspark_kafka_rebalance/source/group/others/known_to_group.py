@@ -1,12 +1,12 @@
-"""KnownToGroup: what the group knows of partitions before this query owns any.
+"""KnownToGroup: finds out, before this query owns any partitions, which ones the group knows.
 
-It asks which offsets the group has for the checkpoint's partitions, and which partitions are new to
-the group: created after it began to read their topic (:func:`new_to_group`). Each is asked once,
-and again after a retriable error. Runs on the pump's thread.
+It requests the group's committed offsets of the checkpoint's partitions, and finds the partitions
+that are new to the group: created after it started to read their topic (:func:`new_to_group`). Each
+is requested once, and again after a retriable error. Runs on the pump's thread.
 
 Members of the source commit the starts of all their partitions as soon as they have found them. So
 if a partition has no committed offset although the group has committed others of its topic, no
-member has had it yet: it was added to the topic since. Nobody has delivered its records, so it
+member has had it yet: it was added to the topic later. None of its records was delivered, so it
 starts with the first one, like a partition that is found while a query runs.
 
 This is true only of offsets fetched *before* the query's own members join. After that, two members
@@ -48,8 +48,8 @@ class KnownToGroup(QueryPart):
 
     def __init__(self, core: QueryCore) -> None:
         super().__init__(core)
-        # Whether find_committed is done. With assign, the partitions are the query's own from the
-        # beginning, so there is nothing to ask.
+        # Whether find_committed is done. With assign, the query owns the partitions from the
+        # start, so there is nothing to ask.
         self._has_asked = core.options.partitions is not None
 
     def find_new(self) -> None:

@@ -1,8 +1,8 @@
-"""LiveOwnerWatch: what the other live members of a group own, for a run with an end.
+"""LiveOwnerWatch: the partitions of a group's other live members, for a run with an end.
 
 A run with an end can leave a partition to the member that owns it, but only if that member is
-alive: a killed member goes on owning its partitions until its session expires. A member was alive
-after the run began
+alive: a killed member goes on *owning* its partitions until its session expires. A member was alive
+after the run started
 
 * in the classic protocol, if the group has completed a join of ours: for that, every other member
   must rejoin, or its session must expire;
@@ -34,10 +34,10 @@ def owned_by_live_others(
     joined_epoch: int | None,
     session_passed: bool,
 ) -> frozenset[TopicPartition]:
-    """Find what those other members own that were alive after ours joined.
+    """Find the partitions of other members that were alive after ours joined.
 
-    Without partitions on their way from one member to another. ``joined_epoch`` is a group epoch no
-    older than our join, which rebalanced the group: 0 in the classic protocol, None if our join
+    Excludes partitions on their way from one member to another. ``joined_epoch`` is a group epoch
+    no older than our join, which rebalanced the group: 0 in the classic protocol, None if our join
     caused no rebalance. ``session_passed``: a session timeout has passed since our join.
     """
     return frozenset(
@@ -72,7 +72,7 @@ class LiveOwnerWatch:
     def owned(
         self, own_ids: Collection[str], session_timeout_ms: float
     ) -> frozenset[TopicPartition]:
-        """Ask what those other members own that were alive after ours joined.
+        """Request the partitions of other members that were alive after ours joined.
 
         Raises KafkaRebalanceError if the brokers do not answer, or refuse to.
         """

@@ -8,8 +8,8 @@ Partitions that others own are not checked. When one is assigned to this query, 
 from the topic id whether it is still the same topic.
 
 The checks cover all owned partitions, those the coordinator did not know when they were committed,
-and, for a while, those that left in a rebalance: the group revokes a deleted partition like any
-other.
+and, for a while, partitions that left in a rebalance: the group revokes a deleted partition like
+any other.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class DeletedPartitions:
         return partitions & before
 
     def answered(self, missing: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Note which suspects are missing; returns those that are thereby deleted."""
+        """Note which suspects are missing; returns those now known to be deleted."""
         deleted = self._missed & frozenset(missing)
         self._missed = frozenset(missing) - deleted
         self._in_doubt &= self._missed
@@ -155,8 +155,7 @@ def ask_for_missing(
 ) -> frozenset[TopicPartition]:
     """The partitions that do not exist, according to freshly fetched metadata.
 
-    ``option`` is the one that names them, for the error; ``timeout_ms`` is for each of two
-    requests.
+    ``option`` names them, for the error; ``timeout_ms`` is for each of two requests.
 
     Raises
     ------
