@@ -13,6 +13,7 @@ from group_members import wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
@@ -278,3 +279,57 @@ def test_a_backup_of_another_query_is_older_than_the_set_back(
     back = query_of(dict.fromkeys(both, 100), "o-4back", identity(ANOTHER), **given)
     wait_until(lambda: back.plannable() == dict.fromkeys(both, 50), "it reads it again")
     assert kafka.committed(group_id) == dict.fromkeys(both, 50)
+
+
+def consume(member: DeferredRevokeConsumer, number: int, both: list[TopicPartition]) -> None:
+    """So many records of each partition, which an application processes and commits."""
+    seen: dict[TopicPartition, int] = {}
+
+    def has_all() -> bool:
+        for partition, found in member.poll(100, max_records=number).items():
+            seen[partition] = seen.get(partition, 0) + len(found)
+            member.commit_processed({partition: found[-1].offset + 1})
+            if seen[partition] >= number:
+                member.pause(partition)
+        return all(seen.get(p, 0) >= number for p in both)
+
+    wait_until(has_all, "it has the records")
+    member.close()
+
+
+@pytest.mark.usefixtures("set_back")
+def test_a_consumer_in_between_carries_along_that_the_group_was_set_back(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    query_of: Queries,
+    consumers: Callable[..., DeferredRevokeConsumer],
+) -> None:
+    """The other query went on at its own position, and what lay below was in no sink."""
+    consume(consumers(topic_name, group_protocol=protocol), 5, both)
+    reached = kafka.committed(group_id)
+    assert all(50 < reached[p] < 100 for p in both)
+    given = options(topic_name, protocol)
+    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == reached, "where the consumer has stopped")
+
+
+def test_a_consumer_behind_it_does_not_hide_what_the_query_itself_had_read(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+    consumers: Callable[..., DeferredRevokeConsumer],
+) -> None:
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    consume(consumers(topic_name, group_protocol=protocol), 5, both)
+    assert all(kafka.committed(group_id)[p] > 70 for p in both)
+    given = options(topic_name, protocol)
+    restored = query_of(dict.fromkeys(both, 40), "r-2restored", identity(), **given)
+    wait_until(lambda: restored.plannable() == dict.fromkeys(both, 40), "it follows its checkpoint")

@@ -378,3 +378,26 @@ def test_with_more_stretches_than_there_is_room_for_the_oldest_are_nobodys() -> 
             owner = (OTHER, ME)[before % 2]
             delivered = of_group.origin.delivered_by(owner, end + 5)
             assert (100 + 5 * before, 105 + 5 * before) in delivered, "by who had it then"
+
+
+def test_a_consumer_carries_along_what_queries_have_said() -> None:
+    of_group = committed_by(set_back_to_50(), 70)
+    carried = of_group.carried_on()
+    assert carried is not None
+    assert of_group.origin is not None
+    assert carried.stretches == ((ME, 0), ("_", 70))
+    assert (carried.again, carried.set_backs) == (200, of_group.origin.set_backs)
+    after = GroupCommit(Remaining(75), Origin.decode(75, carried.encode(75, 2_048, ""), ""))
+    other = own_commits(query=OTHER)
+    assert other.is_set_back(P, after)
+    assert own_commits("kafka_deferred-back").seen(P, after, 60) == Remaining(60)
+    other.begin(P, after, 75, True)
+    assert begun_now(other, 80) == ((ME, 0), ("_", 70), (OTHER, 75))
+    assert commit(70).carried_on() is None
+
+
+def test_gaps_that_a_consumer_takes_over_are_no_querys() -> None:
+    of_group = commit(Remaining(70, (Gap(10, 20),)), (ME, 0))
+    carried = of_group.carried_on()
+    assert carried is not None
+    assert carried.stretches == ((ME, 0), ("_", 10), (ME, 20), ("_", 70))
