@@ -26,6 +26,7 @@ from test_source_skips_and_repeats_nothing import Queries
 
 from pyspark_kafka_rebalance.consumer.offsets import origin as origin_module
 from pyspark_kafka_rebalance.source.group.starts import rival_runs as rival_runs_module
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 
 RESTORED, OTHER = 0, 1
 
@@ -186,9 +187,13 @@ def test_a_query_that_dies_in_its_first_batch_of_what_was_set_back_reads_it_once
         delivered = len(other.rows)
         queries.begins(OTHER)
         queries.dead_members_sessions_end()
-        while other.process is not None and other.process.stage is Stage.IDLE:
+        process = other.process
+        assert process is not None
+        for _ in range(60):  # until a batch that reads is planned
             other.step(1_000)
             queries.everybody_pumps()
+            if process.stage is Stage.PLANNED and parse_offset(process.end).ranges:
+                break
         for _ in range(steps - 1):
             other.step(1_000)
         queries.is_killed(OTHER)
