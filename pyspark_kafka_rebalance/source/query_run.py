@@ -65,6 +65,7 @@ class QueryRun:
         if before is not None:
             positions = {p: before.known[p] for p in positions if p in before.known}
             gaps = before.gaps
+        self.membership.follow(begin.followed)
         self.membership.restore(
             positions, begin.initial, begin.imported, gaps if live else None, begin.first_ends
         )

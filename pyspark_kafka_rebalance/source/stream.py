@@ -382,7 +382,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._options.partitions is None:
             membership = self._started().membership
             others = {p: at for p, at in offset.others.items() if p not in ranges}
-            proven = {**begin.positions(), **others}
+            proven = {**begin.positions_before(offset), **others}
+            membership.follow(offset.followed)
             if self._options.catch_up is not None:
                 membership.resume(proven, ranges, end, offset.imported, catch_up, offset.gaps)
             else:  # in order, from the first offset that the batch found unread

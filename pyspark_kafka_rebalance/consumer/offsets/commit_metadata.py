@@ -35,12 +35,12 @@ import re
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from .offset_set import Gap, common, end_of, start_of
-from .origin import Origin, is_origin, without_origin
+from .origin import NOBODY, Origin, is_origin, taken_over, without_origin
 
 #: The bits of each of the two parameters: no offset has more than 63 bits.
 _PARAMETER_BITS = 6
@@ -362,3 +362,17 @@ class GroupCommit(NamedTuple):
     remaining: Remaining
     #: Which query committed; None if another client did, or an older release.
     origin: Origin | None = None
+
+    @classmethod
+    def decode(cls, offset: int, metadata: str | None, bound_to: str) -> GroupCommit:
+        """As :meth:`Remaining.decode` and :meth:`Origin.decode`."""
+        left = Remaining.decode(offset, metadata, bound_to).remaining
+        return cls(left, Origin.decode(offset, metadata, bound_to))
+
+    def carried_on(self) -> Origin | None:
+        """The origin of commits of a consumer, no query, that goes on from this commit."""
+        if self.origin is None:
+            return None
+        left, before = self.remaining, self.origin.stretches
+        stretches = taken_over(before, NOBODY, left.live, left.gaps)
+        return replace(self.origin, run=NOBODY, batch=0, stretches=stretches)

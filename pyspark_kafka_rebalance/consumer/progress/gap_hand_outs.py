@@ -16,7 +16,7 @@ from ..offsets.found_records import offsets_of, within
 from ..offsets.leader_epochs import UNKNOWN
 from ..offsets.offset_set import Gap, less
 from .part import Part, Shared
-from .partition import LOG_END, is_described, warn_of
+from .partition import LOG_END, carried_on, is_described, warn_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class GapHandOuts(Part):
                 epochs.learn(last, last + 1, told.leader_epoch)
             found.completion.set_aside(remaining, in_order)
             found.bound = self.bound(partition)
+            found.origin = carried_on(start, found.bound)
             self._commits.begin(partition, start.offset, is_described(start))
             self._behind.add(partition)
             self.known = True

@@ -25,12 +25,12 @@ from ..offsets.commit_metadata import Remaining, is_ours
 from ..offsets.found_records import offsets_of
 from ..offsets.leader_epochs import UNKNOWN
 from ..offsets.offset_set import Gap
-from ..offsets.origin import with_origin
+from ..offsets.origin import Origin, with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..taken import Taken
 from .gap_hand_outs import GapHandOuts
 from .part import Part, Shared
-from .partition import LOG_END, Partition, inherit, is_described
+from .partition import LOG_END, Partition, carried_on, inherit, is_described
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
@@ -542,11 +542,15 @@ class HandOuts(Part):
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:
         """The metadata of a commit of this offset: who made it, and the progress beyond it."""
-        if self.describe is None:
-            return self._gaps_behind(partition, offset, limit, by_hand)
         with self.lock:
             bound = self.bound(partition)
-        origin = self.describe(partition, offset, limit, bound)
+            carried = None if self.describe else self._carried_on(partition, bound)
+        if self.describe is not None:
+            origin = self.describe(partition, offset, limit, bound)
+        elif carried is not None:
+            origin = carried.encode(offset, limit // 2, bound)
+        else:
+            return self._gaps_behind(partition, offset, limit, by_hand)
         left = limit - len(origin) - 1
         return with_origin(origin, self._gaps_behind(partition, offset, left, by_hand))
 
@@ -587,6 +591,7 @@ class HandOuts(Part):
         partition = found.former.partition
         if start.offset > 0:
             found.epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+        found.origin = carried_on(start, bound)
         if told := inherit(partition, start, bound):
             found.completion.inherited = told
         if not found.is_sought:
@@ -595,6 +600,14 @@ class HandOuts(Part):
             found.epochs.learn(start.offset, first, UNKNOWN)
         if first < start.offset:  # sought, or found to be truncated
             self._commits.move_back(partition, first)
+
+    def _carried_on(self, partition: TopicPartition, bound: str) -> Origin | None:
+        """What its commits say of the queries that had the partition before."""
+        found = self._completion.still_committed(partition)
+        if found is not None:
+            return found.origin if found.bound == bound else None
+        start = self._starts.of(partition)
+        return None if start is None else carried_on(start, bound)
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
         ownership, named = self._ownership, offsets.keys()

@@ -33,7 +33,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...errors import PartitionsLostError
-from ..offsets.commit_metadata import Remaining, Told, is_ours
+from ..offsets.commit_metadata import GroupCommit, Remaining, Told, is_ours
 from ..offsets.leader_epochs import UNKNOWN, LeaderEpochs
 from ..offsets.offset_set import (
     Gap,
@@ -49,6 +49,7 @@ from ..offsets.offset_set import (
     runs,
     without,
 )
+from ..offsets.origin import Origin
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +193,11 @@ def inherit(
     if told is not Told.NOTHING:
         warn_of(partition, committed, told)
     return None
+
+
+def carried_on(committed: OffsetAndMetadata, bound_to: str) -> Origin | None:
+    """What a consumer that goes on from this commit says of the queries that had the partition."""
+    return GroupCommit.decode(committed.offset, committed.metadata, bound_to).carried_on()
 
 
 def is_described(committed: OffsetAndMetadata) -> bool:
@@ -583,6 +589,7 @@ class Partition:
         "epochs",
         "former",
         "is_sought",
+        "origin",
         "sought_to",
         "unreadable",
         "unreadable_gap",
@@ -601,6 +608,7 @@ class Partition:
         #: What the gaps in commit metadata are bound to, from the first records on (``bound_to``).
         #: While the last commits of a completed revoke are on their way, the topic is that one.
         self.bound: str | None = None if former.leaving is None else former.leaving.bound
+        self.origin: Origin | None = None  #: of its commits, if queries had the partition before
         #: The record at which polls stopped, and which the application may skip.
         self.unreadable: Gap | None = None
         #: The same of the gaps' reader (KIP-333); up to LOG_END if it was out of range.
@@ -623,6 +631,7 @@ class Partition:
         """The same assignment: its topic, and where polls stopped, but nothing handed out."""
         other = Partition(self.former)
         other.bound, other.unreadable = self.bound, self.unreadable
+        other.origin = self.origin
         return other
 
     # -- what polls bring -------------------------------------------------------------------------

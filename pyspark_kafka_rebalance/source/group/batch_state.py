@@ -93,6 +93,7 @@ def offset_of_positions(
         catch_up={p: tuple(pieces) for p, pieces in catch_up.items()},
         pending_catch_up={p: tuple(pieces) for p, pieces in pending_catch_up.items()},
         gaps={p: tuple(pieces) for p, pieces in state.assignment.gaps_left().items()},
+        followed=dict(state.own_commits.followed()),
     )
 
 

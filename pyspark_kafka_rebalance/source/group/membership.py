@@ -192,6 +192,11 @@ class QueryMembership:
             state.assignment.batches.resume(end)
         self._look_for_absent()
 
+    def follow(self, followed: Mapping[TopicPartition, str]) -> None:
+        """Take over ``StreamOffset.followed``; call it before the positions are taken over."""
+        with self._state as state:
+            state.own_commits.restore(followed)
+
     def _look_for_absent(self) -> None:
         self._is_restored = True
         self._pump.wake()  # check before a topic is created again under a deleted one's name

@@ -84,6 +84,9 @@ class StreamOffset:
     #: With ``initial``: where the logs of those partitions ended when the query first started, if
     #: it is to start at their ends and has no position in them yet.
     first_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    #: Of partitions on which the group was set back to a restored checkpoint: the token of the last
+    #: set-back that the query has followed (``consumer/offsets/set_backs.py``).
+    followed: Mapping[TopicPartition, str] = field(default_factory=dict, hash=False)
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next live offset of every partition that this offset knows."""
@@ -91,6 +94,18 @@ class StreamOffset:
             **self.others,
             **{p: r.end for p, r in self.pending.items()},
             **{p: r.end for p, r in self.ranges.items()},
+        }
+
+    def positions_before(self, later: StreamOffset) -> dict[TopicPartition, int]:
+        """As :meth:`positions`, without those that had to be set back since, by the later offset.
+
+        There the later batches read from a lower position on.
+        """
+        positions = self.positions()
+        if self.followed == later.followed:
+            return positions
+        return {
+            p: at for p, at in positions.items() if self.followed.get(p) == later.followed.get(p)
         }
 
     def lowest_positions(self) -> dict[TopicPartition, int]:
@@ -124,7 +139,7 @@ class StreamOffset:
         if not self.pending_catch_up:
             return self.catch_up
         read = {p: list(pieces) for p, pieces in self.catch_up.items()}
-        known = start.positions()
+        known = start.positions_before(self)
         for partition, pieces in self.pending_catch_up.items():
             unread = Remaining.of(start.gaps.get(partition, ()), known.get(partition, 0))
             read.setdefault(partition, []).extend(
@@ -151,7 +166,7 @@ class StreamOffset:
             return self._after_built_in(start)
         if not self.pending:
             return self.ranges
-        known, ranges = start.positions(), dict(self.ranges)
+        known, ranges = start.positions_before(self), dict(self.ranges)
         for partition, pending in self.pending.items():
             begin = max(pending.start, known.get(partition, pending.start))
             own = ranges.get(partition)

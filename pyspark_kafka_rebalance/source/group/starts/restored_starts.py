@@ -69,7 +69,7 @@ class RestoredStarts(QueryPart):
         self._tell(back, commits)
         with self._state as state:
             for partition, left in back.items():
-                state.own_commits.set_back(partition, commits[partition], left.live)
+                state.own_commits.set_back(partition, commits[partition], left.live, left)
         try:
             if self._options.catch_up is None:
                 member.commit_processed({p: left.committed() for p, left in back.items()})
