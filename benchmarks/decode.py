@@ -27,12 +27,12 @@ from rich.table import Table
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.fetch.columns import PythonColumns
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns
+from pyspark_kafka_rebalance.fetch.decoder import DecoderSettings, RecordDecoder
 from pyspark_kafka_rebalance.fetch.fetch_pipeline import FetchPipeline
 from pyspark_kafka_rebalance.fetch.fetcher import RangeFetcher
 from pyspark_kafka_rebalance.fetch.leaders import PartitionLeaders
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.fetch.range_reader import RangeReader
-from pyspark_kafka_rebalance.fetch.record_batch import DecoderSettings, RecordDecoder
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .chart import bars

@@ -22,7 +22,7 @@ import pyspark
 from rich.console import Console
 from rich.table import Table
 
-from measuring.figures import RebalanceFigures, deliveries_of, figures_of
+from measuring.rebalance_figures import RebalanceFigures, deliveries_of, figures_of
 from measuring.scenario import Scenario, Settings
 from pyspark_kafka_rebalance.testing import kafka_from_environment
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally

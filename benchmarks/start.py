@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
-from pyspark_kafka_rebalance.source.spark.compiled_pyspark import add_compiled
+from pyspark_kafka_rebalance.source.compiled_pyspark import add_compiled
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.kafka_jars import SPARK_KAFKA_SOURCE, single_jars
 from pyspark_kafka_rebalance.testing.local_spark import local_spark

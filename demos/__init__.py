@@ -1,5 +1,5 @@
 """Things to watch, from a checkout: ``make demo``, ``make demo-catch-up``, ``make demo-producers``.
 
 ``rebalance``, ``catch_up`` and ``producers`` are run by ``python -m demos.rebalance`` and so on;
-beside them is what they share.
+the modules beside them are shared.
 """

@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.ticker import FuncFormatter
 from PIL import Image
 
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 
 BIN_S = 0.1
 SMOOTH_S = 1.0

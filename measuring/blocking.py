@@ -1,9 +1,9 @@
 """The peer: a consumer that drains inside its rebalance listener, as consumers do today.
 
-Plain kafka-python with the cooperative assignor. A worker thread processes what was polled; when
+Plain kafka-python with the cooperative assignor. A worker thread processes the polled records; when
 partitions are revoked, the listener waits until their records are processed, commits, and only then
 returns. That is the right way to avoid duplicates without KIP-983, and it holds up the poll loop:
-nothing arrives for the partitions that stay, either.
+no records arrive for the partitions that stay, either.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Worker:
         threading.Thread(target=self._run, daemon=True).start()
 
     def hand_over(self, records: Mapping[TopicPartition, Collection[Any]]) -> None:
-        """Queue what was polled for the next batch."""
+        """Queue polled records for the next batch."""
         with self._changed:
             for partition, of_partition in records.items():
                 if partition not in self._revoked:  # while it was on its way from poll to here
@@ -89,7 +89,7 @@ class Worker:
             self._revoked |= set(partitions)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what is not being processed yet."""
+        """Forget records that are not being processed yet."""
         with self._changed:
             for partition in partitions:
                 self._waiting.pop(partition, None)
@@ -138,14 +138,14 @@ class Worker:
 
 
 class DrainingListener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """Waits for the records of what is revoked, and commits them, inside the callback."""
+    """Waits for the records of revoked partitions, and commits them, inside the callback."""
 
     def __init__(self, consumer: KafkaConsumer, worker: Worker) -> None:
         self._consumer = consumer
         self._worker = worker
 
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Drain and commit; the poll loop stands still meanwhile."""
+        """Drain and commit, which blocks the poll loop."""
         self._worker.end(revoked)
         self._worker.wait_for(revoked)
         if offsets := self._worker.processed(revoked):
@@ -153,11 +153,11 @@ class DrainingListener(AsyncConsumerRebalanceListener):  # type: ignore[misc]
             await self._consumer.commit_async(offsets)
 
     async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """The consumer goes on at the committed offsets."""
+        """The consumer continues at the committed offsets."""
         self._worker.begin(assigned)
 
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Drop what is waiting: it is too late to commit."""
+        """Drop the queued records: it is too late to commit them."""
         self._worker.end(lost)
         self._worker.drop(lost)
 

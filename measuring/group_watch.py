@@ -30,12 +30,12 @@ _PATIENCE_S = 180.0
 
 @dataclass(frozen=True)
 class View:
-    """One look at the group.
+    """The group at one moment.
 
     Attributes
     ----------
     at : float
-        The time of the look, from ``time.time()``.
+        When it was requested, from ``time.time()``.
     state : str
         As the broker names it; see ``GroupDescription``.
     members : frozenset of str
@@ -72,7 +72,7 @@ class View:
 
 
 class GroupWatch:
-    """Looks at the group again and again, on a thread of its own.
+    """Describes the group again and again, on a thread of its own.
 
     Parameters
     ----------
@@ -109,13 +109,13 @@ class GroupWatch:
 
     @property
     def view(self) -> View:
-        """The last look."""
+        """The latest view."""
         return self._view
 
     def wait_until(
         self, is_so: Callable[[View], bool], what: str, timeout_s: float = _PATIENCE_S
     ) -> View:
-        """Wait for a view for which ``is_so`` is true; TimeoutError says what was waited for."""
+        """Wait for a view for which ``is_so`` is true; its TimeoutError names ``what``."""
         with self._changed:
             if not self._changed.wait_for(lambda: is_so(self._view), timeout_s):
                 raise TimeoutError(f"not within {timeout_s:g} s: {what}; last seen: {self._view}")
@@ -166,8 +166,8 @@ def next_view(
     owned: dict[str, set[TopicPartition]] = {reader: set() for reader in readers}
     for member in group.members:
         owned[member.client_id.partition("-")[0]] |= member.assigned
-    # In a cooperative rebalance a moving partition is assigned to nobody until its owner, which
-    # already knows, has released it.
+    # In a cooperative rebalance a moving partition is unassigned until its owner, which already
+    # knows, has released it.
     nobodys = ends.keys() - set().union(*owned.values())
     revoking = {
         reader: frozenset(

@@ -14,7 +14,7 @@ from kafka import KafkaProducer
 
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess, orders, tell
 
-#: How often to send what is due, and how often to report how much that was.
+#: How often to send the records that are due, and how often to report their number.
 _SEND_EVERY_S = 0.02
 _TELL_EVERY_S = 0.25
 

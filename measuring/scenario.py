@@ -17,9 +17,9 @@ from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.query_process import QueryProcess
 
 from .blocking import BlockingConsumerProcess
-from .figures import Rebalance, Window
 from .group_watch import GroupWatch, View
 from .load import LoadProcess
+from .rebalance_figures import Rebalance, Window
 
 READERS = ("A", "B", "C")
 
@@ -47,7 +47,7 @@ class Settings:
         How long processing a batch takes.
     slow : mapping of str to float
         Readers whose batches take longer, and how long. Others join when such a batch has just
-        begun, so that the rebalance has to wait for it.
+        started, so that the rebalance has to wait for it.
     """
 
     peer: str = "deferred"
@@ -71,19 +71,19 @@ class Settings:
 
 @dataclass
 class Course:
-    """What happened, for the report and the picture.
+    """The events of a run, for the report and the picture.
 
     Attributes
     ----------
     produced : list of (time, records so far)
     marks : dict of str to float
-        When each change of the group began, by its name; set as it begins.
+        When each change of the group started, by its name; set as it starts.
     rebalances : list of Rebalance
         The same changes, added when they are over.
     progress : dict of str to list of str
         By query, its last progress reports as JSON.
     end_offsets : dict of TopicPartition to int
-        What should have been delivered.
+        The end offsets up to which all should have been delivered.
     began_at, stopping_at : float
         When the first reader had reached its pace, and when the producer was stopped.
     """
@@ -112,7 +112,7 @@ class ReaderStatus:
 
 
 class Announcer(Protocol):
-    """Shows what happens now: a ``Screen``, a notebook."""
+    """Shows the current step: a ``Screen``, a notebook."""
 
     def say(self, status: str) -> None:
         """Show this status."""
@@ -126,7 +126,7 @@ class Scenario:
     settings : Settings
         The settings of the run.
     bootstrap_servers, topic, group_id : str
-        An existing empty topic, and a group that nobody else uses.
+        An existing empty topic, and a group of its own.
     work : Path
         Folder for checkpoints, logs and the ledger.
     """
@@ -342,7 +342,7 @@ class Scenario:
         assert isinstance(reader, (QueryProcess, BlockingConsumerProcess))
         reader.release()
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- the live view ----------------------------------------------------------------------------
 
     def lines(self) -> tuple[list[ReaderStatus], float]:
         """Return the readers' status now, and the records produced per second."""
@@ -363,7 +363,7 @@ class Scenario:
         found = []
         for name in READERS:
             revoking = view.revoking.get(name, frozenset())
-            # The broker says what a reader is to have; it has more until it has released the rest.
+            # The broker names a reader's target; it has more until it has released the rest.
             owned = view.owned.get(name, frozenset()) | revoking
             found.append(
                 ReaderStatus(
@@ -381,7 +381,7 @@ class Scenario:
 
 
 def _wait_for_rows(reader: ChildProcess, event: str = "batch") -> None:
-    """Wait for a new batch with rows to complete, or to begin."""
+    """Wait for a new batch with rows to complete, or to start."""
     now = time.time()
     while True:
         batch = reader.wait_for(event)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kafka.structs import TopicPartition
 
-from measuring.figures import (
+from measuring.rebalance_figures import (
     Delivery,
     HandOver,
     Rebalance,

@@ -17,7 +17,7 @@ from kafka import KafkaAdminClient
 from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
-from measuring.figures import Rebalance, Window
+from measuring.rebalance_figures import Rebalance, Window
 from pyspark_kafka_rebalance.testing import KafkaCluster
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 from pyspark_kafka_rebalance.testing.ledger import tally

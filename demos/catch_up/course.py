@@ -71,7 +71,7 @@ class Settings:
 
 @dataclass
 class Course:
-    """What happened when, for the report and the picture.
+    """The times of a run's events, for the report and the picture.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class Outage:
     kafka : KafkaCluster
         The cluster to use.
     topic : str
-        An empty topic; each query has its own group, which nobody else uses.
+        An empty topic; each query has its own new group.
     work : Path
         Folder for checkpoints, logs and the ledger.
     """
@@ -160,7 +160,7 @@ class Outage:
         self.course.killed_at = time.time()
 
     def _miss_a_backlog(self, screen: Announcer) -> None:
-        """Produce a backlog while Spark starts anew and the killed members' sessions time out."""
+        """Produce a backlog while Spark restarts and the killed members' sessions time out."""
         screen.say(f"{self._settings.backlog:,} records are produced meanwhile; new Sparks start")
         for query in self._queries.values():
             query.start()
@@ -182,7 +182,7 @@ class Outage:
         try:
             self._wait_until(self._have_caught_up, "both have caught up", patience_s)
         except TimeoutError as error:
-            screen.say(str(error))  # the ledger still shows what is missing
+            screen.say(str(error))  # the ledger still shows the missing records
             return
         screen.say("both have caught up")
         self._calm(screen)

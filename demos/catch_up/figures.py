@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from kafka.structs import TopicPartition
 
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 from pyspark_kafka_rebalance.testing.ledger import duplicated_rows, seconds, tally
 
 _RECORD = ["topic", "partition", "offset"]
@@ -26,7 +26,7 @@ _LOOK_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class History:
-    """What was produced and what one query delivered, over time.
+    """The records produced, and one query's deliveries, over time.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class History:
 
 @dataclass(frozen=True)
 class OutageFigures:
-    """What the outage cost one query.
+    """The outage's cost for one query.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class OutageFigures:
     of_gaps : int
         Deliveries with ``catch_up``.
     in_flight, repeated : int
-        Deliveries beyond the first: those of the batch that the kill interrupted and the restart
+        Deliveries beyond the first: records of the batch that the kill interrupted and the restart
         reruns; and all others, of which there must be none.
     first_new_after_s : float or None
         From the restart to the first row that was produced after it.

@@ -12,7 +12,7 @@ matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 
 from ..time_axis import INK, bin_edges, in_thousands, save_stacked
 from .course import Course
@@ -32,9 +32,9 @@ def save_picture(
     path : Path
         Its folder is created.
     title, subtitle : str
-        What was run, and the result.
+        The run's settings, and the result.
     course : Course
-        What happened when.
+        The times of the run's events.
     histories : mapping of str to History
         Each query's history.
     """

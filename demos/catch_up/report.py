@@ -1,4 +1,4 @@
-"""The verdict at the end: what the ledger proves for each query, and what the outage cost it."""
+"""The verdict at the end: the ledger's proof for each query, and the outage's cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .screen import COLOURS
 
 
 def summary(produced: int, figures: Mapping[str, OutageFigures]) -> str:
-    """Say in one line what the picture shows."""
+    """Say the picture's result in one line."""
     verdict = f"{produced:,} records, {sum(f.missing for f in figures.values()):,} missing"
     ages = [f"{of.age_s:.1f} s {name}" for name, of in figures.items() if of.age_s is not None]
     if not ages:

@@ -72,7 +72,7 @@ class InstanceStatus:
 
 @dataclass
 class Course:
-    """What happened when.
+    """The events of a run, for the report and the picture.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class Course:
     commits : list of Commit
         The commits that the instances have reported.
     written, late : int
-        Rows that the shop committed; transactions that committed after one that began later.
+        Rows that the shop committed; transactions that committed after one that started later.
     missed_by_time : int
         Rows that a reader by ``last_change_ts`` has missed.
     verdicts : list of TableVerdict

@@ -1,4 +1,4 @@
-"""A reader by time of last change, run alongside to show what it misses: KIP-509's loophole."""
+"""A reader by time of last change, run alongside to show the rows it misses: KIP-509's loophole."""
 
 from __future__ import annotations
 

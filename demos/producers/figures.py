@@ -38,7 +38,7 @@ class HandOver:
 
     @property
     def took_s(self) -> float:
-        """How long nobody committed."""
+        """How long no instance committed."""
         return self.first_at - self.last_at
 
 

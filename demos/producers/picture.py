@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Window, smooth
+from measuring.rebalance_figures import Window, smooth
 
 from ..shop.tables import TABLES
 from ..time_axis import INK, SMOOTH_BINS, bin_edges, in_thousands, middles, save_stacked
@@ -27,9 +27,9 @@ def save_picture(path: Path, title: str, subtitle: str, course: Course) -> None:
     path : Path
         Its folder is created.
     title, subtitle : str
-        What was run, and the result.
+        The run's settings, and the result.
     course : Course
-        What happened when.
+        The events of the run.
     """
     began = course.began_at
     edges = bin_edges(Window(began, course.stopping_at))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from measuring.figures import Delivery, RebalanceFigures, deliveries_of, figures_of
+from measuring.rebalance_figures import Delivery, RebalanceFigures, deliveries_of, figures_of
 from measuring.scenario import READERS, Course, Scenario, Settings
 from pyspark_kafka_rebalance.testing import KafkaCluster
 from pyspark_kafka_rebalance.testing.ledger import Tally, read_ledger, tally
@@ -137,7 +137,7 @@ def _watch(
     work: Path,
     slow: Collection[str] = (),
 ) -> _Watched:
-    """Run a group's course on the topic, and say what its ledger has."""
+    """Run a group's course on the topic, and evaluate its ledger."""
     work.mkdir(exist_ok=True)
     scenario = Scenario(settings, kafka.bootstrap_servers, name, name, work)
     where = f"group {name} at {kafka.bootstrap_servers}"

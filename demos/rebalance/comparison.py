@@ -1,7 +1,7 @@
 """Run two groups one after the other under the same load: who waits while a slow reader drains?
 
 One reader works on each batch for seconds, and the group takes partitions from it just after it has
-begun one. The comparison is about the partitions that stay with another, quick reader.
+started one. The comparison is about the partitions that stay with another, quick reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from measuring.figures import Delivery, RebalanceFigures, Window, kept_partitions, waits
+from measuring.rebalance_figures import Delivery, RebalanceFigures, Window, kept_partitions, waits
 from pyspark_kafka_rebalance.testing.ledger import Tally
 
 from ..time_axis import INK, bin_edges, save_png
@@ -33,11 +33,11 @@ class Run:
     Attributes
     ----------
     tally : Tally
-        What the ledger proves.
+        The ledger's verdict.
     deliveries : sequence of Delivery
         From the ledger.
     figures : RebalanceFigures
-        Those of the rebalance for which the slow reader has to drain.
+        Of the rebalance for which the slow reader has to drain.
     """
 
     tally: Tally

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from measuring.figures import Delivery, Window, partition_rates, smooth
+from measuring.rebalance_figures import Delivery, Window, partition_rates, smooth
 
 from ..time_axis import INK, SMOOTH_BINS, SMOOTH_S, bin_edges, middles, name_above, small_png
 from .screen import COLOURS

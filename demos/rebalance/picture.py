@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from measuring.figures import Delivery, Window, counter_rates, rates, smooth, spans
+from measuring.rebalance_figures import Delivery, Window, counter_rates, rates, smooth, spans
 from measuring.scenario import Course
 
 from ..time_axis import INK, SMOOTH_BINS, bin_edges, in_thousands, middles, save_stacked
@@ -34,9 +34,9 @@ def save_picture(
     path : Path
         Its folder is created.
     title, subtitle : str
-        What was run, and the result.
+        The run's settings, and the result.
     course : Course
-        What happened when.
+        The events of the run.
     deliveries : sequence of Delivery
         From the ledger.
     """
@@ -96,7 +96,7 @@ def _draw_owners(axes: Any, deliveries: Sequence[Delivery], began: float) -> Non
 
 
 def _merged(deliveries: Sequence[Delivery]) -> dict[tuple[str, int], list[Window]]:
-    """Merge adjacent spans by reader and partition; seams between them would look like breaks."""
+    """Merge adjacent spans by reader and partition; seams between them would show as breaks."""
     found: dict[tuple[str, int], list[Window]] = {}
     for delivery, span in spans(deliveries).items():
         windows = found.setdefault((delivery.reader, delivery.partition.partition), [])

@@ -1,4 +1,4 @@
-"""The verdict at the end: what the ledger proves, and what each rebalance cost."""
+"""The verdict at the end: the ledger's proof, and each rebalance's cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from measuring.figures import RebalanceFigures
+from measuring.rebalance_figures import RebalanceFigures
 from pyspark_kafka_rebalance.testing.ledger import Tally
 
 

@@ -100,14 +100,14 @@ def main(settings: dict[str, Any]) -> None:
         tell("owned", tables=sorted(group.restart_points))
         while not stop.is_set():
             sent = _produce(group, database, topics)
-            # Without more rows, wait: what comes meanwhile is then one transaction, not twenty.
+            # Without more rows, wait: all that arrive until then are one transaction, not twenty.
             if group.poll(timeout_ms=0 if sent >= _ROWS_AT_ONCE else _PAUSE_MS):
                 tell("owned", tables=sorted(group.restart_points))
     tell("stopped")
 
 
 def _produce(group: Any, database: Any, topics: Sequence[str]) -> int:
-    """Commit what has changed in one transaction; return the number of rows."""
+    """Commit all changes in one transaction; return the number of rows."""
     from pyspark_kafka_rebalance.errors import PartitionsLostError, TransactionAbortedError
 
     sent: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Compare what a reader of the topics finds with what the tables hold at the end."""
+"""Compare the topics, as a reader finds them, with the tables at the end."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def versions_in_topic(bootstrap_servers: str, topic: str) -> dict[int, list[Vers
 
 
 def committed_values(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
-    """Return what a read_committed reader finds, by partition, up to the log's current end.
+    """Return the values that a read_committed reader finds, by partition, up to the log's end.
 
     Waits until open transactions have ended.
     """

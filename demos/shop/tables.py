@@ -42,7 +42,7 @@ SCHEMA = _TRIGGER + "".join(
     _TABLE.format(table=table, columns=columns) for table, columns in _COLUMNS.items()
 )
 
-#: Selects position, id and row of what has changed after a position, in order, up to a limit.
+#: Selects position, id and row of the changes after a position, in order, up to a limit.
 #: ``ORDER BY id`` would order by the selected text.
 CHANGES = """
     SELECT last_change_xid::text || ':' || id, id::text, to_jsonb(t)::text FROM {table} t

@@ -1,6 +1,6 @@
 """A busy shop: inserts, updates, rollbacks, and commits out of order; a process of its own.
 
-Several sessions have a transaction each, for up to a second and more. So a transaction that began
+Several sessions have a transaction each, for up to a second and more. So a transaction that started
 earlier often commits later.
 """
 
@@ -59,7 +59,7 @@ class WriterProcess(ChildProcess):
         The seed of its random choices.
     on_written : callable, optional
         Called with the events ``written`` and ``stopped``, on a thread of its own: ``rows``
-        committed; ``late`` transactions, which committed after one that began after them.
+        committed; ``late`` transactions, which committed after one that started after them.
     """
 
     def __init__(

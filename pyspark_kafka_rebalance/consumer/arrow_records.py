@@ -17,8 +17,8 @@ from kafka.protocol.consumer import IsolationLevel
 from kafka.structs import TopicPartition
 
 from ..errors import CorruptRecordError
+from ..fetch.decoder import DecoderSettings, RecordDecoder, extent_of
 from ..fetch.offset_range import OffsetRange
-from ..fetch.record_batch import DecoderSettings, RecordDecoder, extent_of
 from ..fetch.transactions import AbortedTransaction, aborted_in
 from .observer import Observed
 
@@ -55,18 +55,8 @@ class Rows:
 class ArrowRecords:
     """Record batches behind the interface of kafka-python's ``PartitionRecords``.
 
-    Parameters
-    ----------
-    fetch_offset : int
-        The offset that was asked for.
-    tp : TopicPartition
-        The partition.
-    records : kafka.record.memory_records.MemoryRecords
-        The records of the fetch response.
-    include_headers : bool
-        Whether to add a column of headers.
-    observed : Observed
-        Whom to tell how long decoding took.
+    ``fetch_offset`` is the offset that was requested, ``records`` are kafka-python's
+    ``MemoryRecords``.
     """
 
     def __init__(
@@ -124,10 +114,7 @@ class ArrowRecords:
     def take(self, n: int) -> Rows:
         """Take the next rows, at most ``n``, as one record batch.
 
-        Raises
-        ------
-        CorruptRecordError
-            The next rows are damaged; the position stays before them.
+        Raises CorruptRecordError if the next rows are damaged; the position stays before them.
         """
         assert self._batches is not None
         batch = self._left

@@ -23,11 +23,6 @@ from .offsets.offset_set import Gap
 #: A backlog of at most this many offsets is read as usual, in a few hundredths of a second.
 DEFAULT_THRESHOLD = 10_000
 
-#: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
-#: only as many partitions are read at a time as one fetch of each fits. With "ordered", as many
-#: bytes again are kept of the live records behind the gaps.
-BUFFERED_BYTES = 32 * 2**20
-
 #: A processed stretch of at most this many offsets is read through: a new fetch takes longer.
 _READ_THROUGH = 10_000
 
@@ -36,20 +31,12 @@ _MODES = ("ordered", "live")
 
 @dataclass(frozen=True)
 class CatchUpOptions:
-    """The application's options for KIP-333.
+    """The application's options for KIP-333."""
 
-    Attributes
-    ----------
-    in_order : bool
-        True is "ordered": records are handed out in the order of their offsets. False is "live".
-    threshold : int
-        A backlog of more offsets than this is set aside.
-    threshold_ms : int or None
-        If given, it decides instead: a backlog whose next record is older is set aside.
-    """
-
+    #: True is "ordered": records are handed out in the order of their offsets. False is "live".
     in_order: bool
-    threshold: int = DEFAULT_THRESHOLD
+    threshold: int = DEFAULT_THRESHOLD  # a backlog of more offsets than this is set aside
+    #: If given, it decides instead: a backlog whose next record is older is set aside.
     threshold_ms: int | None = None
 
     @classmethod
@@ -65,10 +52,8 @@ class CatchUpOptions:
             raise OptionError(
                 "catch_up_threshold_ms", threshold_ms, "no value together with catch_up_threshold"
             )
-        for name, value in (
-            ("catch_up_threshold", threshold),
-            ("catch_up_threshold_ms", threshold_ms),
-        ):
+        given = {"catch_up_threshold": threshold, "catch_up_threshold_ms": threshold_ms}
+        for name, value in given.items():
             if value is not None and (
                 isinstance(value, bool) or not isinstance(value, int) or value < 0
             ):
@@ -85,23 +70,14 @@ class CatchUpOptions:
     ) -> Remaining | None:
         """The gaps to set aside of a partition that begins now, if there is a backlog.
 
-        Parameters
-        ----------
-        remaining : Remaining
-            What the group has not processed. The distance from its first offset to the end decides,
-            processed records in between included: live records would wait for those as well.
-        end : int
-            The end of the log now; under ``read_committed`` the last stable offset.
-        old_at : container of int, optional
-            With ``threshold_ms``: the ones of `may_be_behind` whose next record is older.
+        The distance from the first offset of ``remaining``, which the group has not processed, to
+        the ``end`` of the log decides, processed records in between included: live records would
+        wait for those as well. With ``threshold_ms``, ``old_at`` are the ones of `may_be_behind`
+        whose next record is older.
 
-        Returns
-        -------
-        Remaining or None
-            The gaps, and the live position: that of the last owner, unless it is a backlog behind
-            the end itself; then the end. None: begin at the committed offset. That is also the
-            answer if something beyond the end is processed, because a transaction is open or the
-            log was truncated.
+        The live position is that of the last owner, unless it is a backlog behind the end itself;
+        then the end. None: begin at the committed offset. That is also the answer if something
+        beyond the end is processed, because a transaction is open or the log was truncated.
         """
         first = remaining.committed()
         if remaining.live > end or not self._is_behind(first, end, old_at):
@@ -123,25 +99,15 @@ class CatchUpOptions:
         return offset < end and offset in old_at
 
 
-def places(fetch_bytes: int) -> int:
-    """How many partitions can have one fetch each within `BUFFERED_BYTES`; at least one."""
-    return max(1, BUFFERED_BYTES // fetch_bytes)
-
-
 class Places:
     """Which of the partitions with gaps are read now: as many at a time as memory allows.
 
     A partition keeps its place until it has nothing left to be read, or stands back. Then the next
     one gets the place.
-
-    Attributes
-    ----------
-    number : int
-        How many places there are.
     """
 
     def __init__(self, places: int) -> None:
-        self.number = places
+        self.number = places  # how many there are
         self._taken: list[TopicPartition] = []
         self._stands_back: dict[TopicPartition, None] = {}
 
@@ -187,13 +153,6 @@ def shares(max_records: int, polls: int) -> tuple[int, int]:
     Live records come first and the gaps get the rest, but at least a quarter: otherwise they would
     never end while there are always enough live records. If polls take a single record, every
     fourth is the gaps'.
-
-    Parameters
-    ----------
-    max_records : int
-        The limit of one poll, for both kinds together.
-    polls : int
-        How many polls were made before.
     """
     gaps = -(-max_records // 4) if max_records > 1 else int(polls % 4 == 3)
     return max_records - gaps, gaps

@@ -11,9 +11,9 @@ revoked are processed and committed first, outside any callback::
         consumer.delay_revoke(p for p in result.to_be_revoked if still_processing(p))
         abort_processing(result.lost)
 
-Four parts do the work: ``Polls`` reads and takes part in the rebalance, ``GroupMembership`` keeps
-the member in the group, ``HandOuts`` knows what may be committed, and ``ClusterQueries`` asks the
-brokers about topics and offsets.
+Three parts do the work: ``Polls`` reads and takes part in the rebalance, ``GroupMembership`` keeps
+the member in the group, and ``HandOuts`` knows what may be committed. Queries about topics and
+offsets go straight to the seam to kafka-python.
 """
 
 from __future__ import annotations
@@ -28,18 +28,20 @@ from kafka import KafkaConsumer
 from kafka.errors import IllegalStateError, KafkaTimeoutError
 from kafka.future import Future
 from kafka.protocol.consumer import IsolationLevel
+from kafka.protocol.consumer.offsets import OffsetSpec
 from kafka.structs import TopicPartition
 
 from ..errors import OptionError, PartitionsLostError
 from ..transport.forks import leave_to_parent, refuse
 from ..transport.secured_clients import net_client
 from .catch_up import CatchUpOptions
-from .catching_up import CatchingUp
-from .cluster_queries import ClusterQueries, leader_gone
+from .cluster_queries import group_commits, leader_gone
 from .configuration import checked_config
 from .fetch_metadata import EndOffsets, FetchMetadata
+from .gaps_beside_live import CatchingUp
 from .kafka_python.backlogs import LogBacklogs
 from .kafka_python.coordinator import GroupCoordinator, replace_coordinator
+from .kafka_python.next_records import next_timestamps
 from .kafka_python.polling import (
     end_iteration,
     is_closed,
@@ -71,8 +73,6 @@ from .reading import Reading
 from .taken import returns_what_it_takes
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import pyarrow as pa
     from kafka.consumer.fetcher import ConsumerRecord
     from kafka.structs import ConsumerGroupMetadata
@@ -181,13 +181,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                 else LogBacklogs(self, io, catch_up, lambda: self._hand_outs.gaps)
             ),
         )
-        self._queries = ClusterQueries(self, io)
         if topics:
             io.metadata.refresh_now()
         else:
             io.metadata.forget_backoff()
-        isolation = IsolationLevel.build_from(self.config["isolation_level"])
-        ends = EndOffsets(read_committed=isolation is IsolationLevel.READ_COMMITTED)
+        self._isolation = IsolationLevel.build_from(self.config["isolation_level"])
+        ends = EndOffsets(read_committed=self._isolation is IsolationLevel.READ_COMMITTED)
         self._hand_outs = HandOuts(io, self._membership, self._ownership, self._not_returned)
         self._catching_up = (
             None
@@ -220,12 +219,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         def __enter__(self) -> Self: ...
 
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            traceback: TracebackType | None,
-        ) -> None: ...
+        def __exit__(self, *exception: object) -> None: ...
 
         def __iter__(self) -> Self: ...
 
@@ -233,10 +227,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     @returns_what_it_takes
     def poll(
-        self,
-        timeout_ms: float = 0,
-        max_records: int | None = None,
-        update_offsets: bool = True,
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
 
@@ -447,7 +438,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     @property
     def member_id(self) -> str:
         """The id by which the coordinator knows this member; empty before the first join."""
-        return self._membership.member_id
+        return self._membership.record.member.member_id
 
     @property
     def session_timeout_ms(self) -> int:
@@ -822,38 +813,40 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """Fetch the names of all topics within ``timeout_ms``, else raise KafkaTimeoutError."""
-        return self._queries.existing_topics(timeout_ms)
+        return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
         """The ones of these topics that this client is not allowed to describe; asks now."""
-        return self._queries.hidden_topics(topics, timeout_ms)
+        return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
         """The ones of these partitions that the metadata has now."""
-        return self._queries.known_partitions(partitions)
+        counts = self._io.metadata.partition_counts({p.topic for p in partitions})
+        return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, UUID]:
         """Topic ids in the present metadata; without topics that are missing or have no id."""
-        return self._queries.topic_ids(topics)
+        found = {topic: self._io.metadata.topic_id(topic) for topic in topics}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
         """As ``topic_ids``, but asks now (KafkaTimeoutError); leaves the metadata as they are."""
-        return self._queries.topic_ids_now(topics, timeout_ms)
+        return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
     def metadata_renewed_ms(self) -> float:
         """A number that changes whenever new metadata arrive."""
-        return self._queries.metadata_renewed_ms()
+        return self._io.metadata.renewed_ms
 
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
         """Each partition's topic id and leader epoch in the present metadata.
 
         If either changes, the partition may have become another log.
         """
-        return self._queries.leaderships()
+        return self._io.metadata.leaderships()
 
     def request_metadata(self) -> None:
         """Ask for new metadata, without waiting for it."""
-        self._queries.request_metadata()
+        self._io.metadata.refresh()
 
     def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -863,13 +856,14 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Raises KafkaTimeoutError, or the broker's error.
         """
         asked = checked_partitions("committed_offsets", partitions)
-        return self._queries.committed_offsets(asked, timeout_ms)
+        committed = self._io.fetch_committed_offsets(asked, timeout_ms)
+        return {partition: found.offset for partition, found in committed.items()}
 
     def committed_remaining(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Remaining]:
         """As ``committed_offsets``, with the progress beyond them in the commits' metadata."""
-        found = self._queries.group_commits(partitions, timeout_ms)
+        found = self.group_commits(partitions, timeout_ms)
         return {partition: commit.remaining for partition, commit in found.items()}
 
     def group_commits(
@@ -879,7 +873,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         With ``in_order`` the progress beyond the offsets is left out.
         """
-        return self._queries.group_commits(partitions, timeout_ms, in_order)
+        return group_commits(self._io, partitions, timeout_ms, in_order)
 
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
@@ -914,25 +908,31 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``beginning_offsets``, but asks only once; without partitions that get no answer."""
-        return self._queries.beginning_offsets_now(partitions, timeout_ms)
+        return self._io.log_offsets.ask(
+            partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
+        )
 
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``end_offsets``, but asks only once; without partitions that get no answer."""
-        return self._queries.end_offsets_now(partitions, timeout_ms)
+        return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, self._isolation, timeout_ms)
 
     def end_offsets_soon(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> Callable[[], dict[TopicPartition, int]]:
         """Ask as ``end_offsets_now``; returns at once a callable that waits for the answer."""
-        return self._queries.end_offsets_soon(partitions, timeout_ms)
+        return self._io.log_offsets.begin_ask(
+            partitions, OffsetSpec.LATEST, self._isolation, timeout_ms
+        )
 
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """As ``end_offsets_now``, but under any isolation level includes open transactions."""
-        return self._queries.high_watermarks_now(partitions, timeout_ms)
+        return self._io.log_offsets.ask(
+            partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
+        )
 
     def first_records_now(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
@@ -941,13 +941,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         Asks only once; without partitions that get no answer.
         """
-        return self._queries.first_records_now(timestamps, timeout_ms)
+        return self._io.log_offsets.first_at(timestamps, self._isolation, timeout_ms)
 
     def first_records_soon(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
     ) -> Callable[[], dict[TopicPartition, RecordTime | None]]:
         """Ask as ``first_records_now``; returns at once a callable that waits for the answer."""
-        return self._queries.first_records_soon(timestamps, timeout_ms)
+        return self._io.log_offsets.begin_first_at(timestamps, self._isolation, timeout_ms)
 
     def latest_records_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
@@ -956,7 +956,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
         Raises IncompatibleBrokerVersion if brokers are older than 3.0.
         """
-        return self._queries.latest_records_now(partitions, timeout_ms)
+        return self._io.log_offsets.latest(partitions, self._isolation, timeout_ms)
 
     def next_timestamps_now(
         self,
@@ -965,17 +965,20 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         timeout_ms: float,
     ) -> dict[TopicPartition, int | None]:
         """The timestamps of the next readable records; see `next_timestamps`, which asks."""
-        return self._queries.next_timestamps_now(positions, ends, timeout_ms)
+        found: dict[TopicPartition, int | None] = self._io.loop.run(
+            next_timestamps, self, positions, ends, timeout_ms
+        )
+        return found
 
     def leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The node id of each leader that the metadata knows."""
-        return self._queries.leaders(partitions)
+        return self._io.metadata.leaders(partitions)
 
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[TopicPartition]:
         """The partitions whose leader the metadata knows; a query of others would wait for one."""
-        return list(self._queries.leaders(partitions))
+        return list(self._io.metadata.leaders(partitions))
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -61,21 +61,9 @@ def end_offsets(
 ) -> dict[TopicPartition, int]:
     """The end offset of every partition that a fetch response answers.
 
-    Parameters
-    ----------
-    asked : collection of TopicPartition
-        What the fetch session held when the request was sent.
-    response : FetchResponse
-        v4 or later, without an error of its own.
-    told : mapping of TopicPartition to int
-        What the session's previous answers said; it still holds for what this one leaves out.
-    read_committed : bool
-        Whether the consumer reads up to the last stable offset only.
-
-    Returns
-    -------
-    dict of TopicPartition to int
-        Without partitions whose answer is an error or reports a truncated log.
+    Without partitions whose answer is an error or reports a truncated log. ``asked`` is what the
+    fetch session held when the request was sent. The response is v4 or later, without an error of
+    its own; what the session's previous answers ``told`` still holds for what it leaves out.
     """
     ends = {partition: told[partition] for partition in asked if partition in told}
     for topic in response.responses:

@@ -32,55 +32,35 @@ class GroupMember:
 
     A static member keeps the client id with which it first joined, even if another process joins in
     its place.
-
-    Attributes
-    ----------
-    target : frozenset of TopicPartition
-        What it is to own; in the classic protocol, what it owns.
-    epoch : int or None
-        The member epoch of the consumer protocol.
-    host : str
-        Where its connection comes from.
-    revoking : frozenset of TopicPartition
-        What it still holds and the group wants back. In the classic protocol, what it claimed when
-        it joined and nobody was assigned; only members with a cooperative assignor claim anything.
     """
 
     client_id: str
     assigned: frozenset[TopicPartition] = frozenset()
     instance_id: str | None = None
     member_id: str = ""
+    #: What it is to own; in the classic protocol, what it owns.
     target: frozenset[TopicPartition] = frozenset()
-    epoch: int | None = None
-    host: str = ""
+    epoch: int | None = None  # the member epoch of the consumer protocol
+    host: str = ""  # where its connection comes from
+    #: What it still holds and the group wants back. In the classic protocol, what it claimed when
+    #: it joined and nobody was assigned; only members with a cooperative assignor claim anything.
     revoking: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group.
+    """A group."""
 
-    Attributes
-    ----------
-    state : str
-        The coordinator's term: Empty, Stable, Dead (there is no such group); classic
-        PreparingRebalance and CompletingRebalance, in which it names no assignments; consumer
-        Assigning and Reconciling.
-    members : tuple of GroupMember
-        All of them.
-    epoch : int or None
-        The group epoch of the consumer protocol.
-    protocol : str
-        ``classic`` or ``consumer``; empty if there is no group.
-    assignor : str
-        The assignor that the group uses; empty for a classic group without members.
-    """
-
+    #: The coordinator's term: Empty, Stable, Dead (there is no such group); classic
+    #: PreparingRebalance and CompletingRebalance, in which it names no assignments; consumer
+    #: Assigning and Reconciling.
     state: str
     members: tuple[GroupMember, ...] = ()
+    #: The group epoch of the consumer protocol.
     epoch: int | None = field(default=None, compare=False)
+    #: ``classic`` or ``consumer``; empty if there is no group.
     protocol: str = field(default="", compare=False)
-    assignor: str = field(default="", compare=False)
+    assignor: str = field(default="", compare=False)  # empty for a classic group without members
 
 
 def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:

@@ -45,14 +45,8 @@ class Member(NamedTuple):
 class AssignmentReceived:
     """The *whole* assignment of this member in a generation, or at a member epoch.
 
-    Attributes
-    ----------
-    generation : int
-        Generation (classic) or member epoch.
-    partitions : frozenset of TopicPartition
-        The partitions that the member should own.
-    topic_ids : dict of TopicPartition to UUID
-        The topic id of each partition; empty in the classic protocol, which has none.
+    ``generation`` is the generation (classic) or member epoch. ``topic_ids`` are empty in the
+    classic protocol, which has none.
     """
 
     generation: int
@@ -100,35 +94,19 @@ def refuse_strangers(
 
 
 class MemberRecord:
-    """One member, through all memberships that it begins and ends.
-
-    Parameters
-    ----------
-    group_id : str
-        For the log.
-    id_survives : bool
-        Whether the member keeps its id when the coordinator gives the member up.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        Protects this record, and the state of a group protocol that changes with it in one step:
-        what the protocol has synced or reconciled. Held only for decisions, never during I/O or a
-        callback of the application. It nests inside the lock of ``HandOuts``. The lock of
-        ``CommitLoop`` nests inside it: a commit is added, and all commits are forgotten, under it.
-        Reentrant, so that a protocol can make one step of several calls.
-    failure : Exception or None
-        What ended the membership for good; raised by polls.
-    closed : bool
-        Nothing new is started any more.
-    """
+    """One member, through all memberships that it begins and ends."""
 
     def __init__(self, group_id: str, *, id_survives: bool) -> None:
+        #: Protects this record, and the state of a group protocol that changes with it in one step:
+        #: what the protocol has synced or reconciled. Held only for decisions, never during I/O or
+        #: a callback of the application. It nests inside the lock of ``HandOuts``. The lock of
+        #: ``CommitLoop`` nests inside it: a commit is added, and all commits are forgotten, under
+        #: it. Reentrant, so that a protocol can make one step of several calls.
         self.lock = threading.RLock()
-        self.failure: Exception | None = None
-        self.closed = False
+        self.failure: Exception | None = None  # what ended the membership for good; raised by polls
+        self.closed = False  # nothing new is started any more
         self._group_id = group_id
-        self._id_survives = id_survives
+        self._id_survives = id_survives  # when the coordinator gives the member up
         self._member = Member()
         self._events: list[AssignmentReceived | Lost] = []
         self._former: Member | None = None  # as of a loss, until polls know of it: handed_out_as
@@ -189,10 +167,7 @@ class MemberRecord:
     ) -> bool:
         """Apply the coordinator's answer: the new member, and possibly an assignment.
 
-        Returns
-        -------
-        bool
-            False if the attempt is overtaken; then nothing changes.
+        Returns False if the attempt is overtaken; then nothing changes.
         """
         with self.lock:
             if self.overtaken(attempt):

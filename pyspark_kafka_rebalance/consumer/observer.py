@@ -55,12 +55,6 @@ class ConsumerObserver(Protocol):
 
 
 class Observed:
-    """Holds a consumer's observer, for all parts that call it.
+    """Holds a consumer's observer, for all parts that call it."""
 
-    Attributes
-    ----------
-    by : ConsumerObserver or None
-        May be set at any time, by any thread.
-    """
-
-    by: ConsumerObserver | None = None
+    by: ConsumerObserver | None = None  # may be set at any time, by any thread

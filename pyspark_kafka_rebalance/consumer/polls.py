@@ -44,15 +44,6 @@ class ListenerCalls:
 
     A turn of the rebalance does not depend on the listener's success: it is carried out to its end.
     Then the poll raises the listener's first error, as Java's consumer does.
-
-    Parameters
-    ----------
-    loop : IoLoop
-        Runs a listener's coroutines.
-    subscription : Subscription
-        Holds the listener, which is looked up at each call.
-    group_id : str
-        For the log.
     """
 
     def __init__(self, loop: IoLoop, subscription: Subscription, group_id: str) -> None:
@@ -109,25 +100,8 @@ class Rebalancing:
     A poll can be interrupted anywhere. The next one executes what that has left undone, from the
     start of its step: the listener may be called again for the same partitions.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python; its subscription holds the library's assignment.
-    membership : GroupMembership
-        Source of the events; learns of the releases.
-    ownership : Ownership
-        Changed only here, except for delays and when the consumer leaves or closes; always under
-        the lock of ``hand_outs``.
-    hand_outs : HandOuts
-        Forgets what was handed out of a partition that goes.
-    ends : EndOffsets
-        Likewise forgets where the partition ended.
-    listener : ListenerCalls
-        The application's.
-    revoke_timeout_ms : int
-        That of ``ownership``, for the log.
-    observed : Observed
-        Holds the observer, if any, that is called at each event.
+    ``ownership`` is changed only here, except for delays and when the consumer leaves or closes;
+    always under the lock of ``hand_outs``.
     """
 
     def __init__(
@@ -144,27 +118,15 @@ class Rebalancing:
         self._io = io
         self._group_id = io.group_id
         self._subscription = io.subscription
-        self._membership = membership
+        self.membership = membership
         self._ownership = ownership
         self._hand_outs = hand_outs
         self._ends = ends
-        self._listener = listener
+        self.listener = listener
         self._revoke_timeout_ms = revoke_timeout_ms
         self._observed = observed
         # Taken, and not applied to its end; ``Ownership`` has the steps.
         self._event: AssignmentReceived | Lost | None = None
-
-    def polled(self) -> None:
-        """The application is alive."""
-        self._membership.polled()
-
-    def pumped(self) -> None:
-        """Somebody polls for the application, which may or may not be alive."""
-        self._membership.pumped()
-
-    def raise_failure(self) -> None:
-        """Raise the first error of the listener since the last call."""
-        self._listener.raise_failure()
 
     def begin_poll(self) -> None:
         """Start the membership, if this is the first poll; raise what ended it for good."""
@@ -188,7 +150,7 @@ class Rebalancing:
 
     def begin_turn(self) -> None:
         """Execute the KIP's steps at the start of a poll."""
-        self._membership.lose_if_expired()
+        self.membership.lose_if_expired()
         with self._hand_outs.lock:
             step = self._ownership.begin(self._take_loss(), time.monotonic())
             if step.changes:
@@ -204,7 +166,7 @@ class Rebalancing:
         After a loss the next assignment waits for the next poll, so that no partition is ever both
         in the lost list and assigned.
         """
-        self._membership.lose_if_expired()
+        self.membership.lose_if_expired()
         self._release_drained()
         self._lose_overdue()
         if self._ownership.lost:
@@ -221,7 +183,7 @@ class Rebalancing:
 
     def _take_loss(self) -> frozenset[TopicPartition]:
         """What was lost since the last poll; locked."""
-        if self._membership.loss_waits():
+        if self.membership.loss_waits():
             event = self._take_event()
             if isinstance(event, Lost):
                 return self._lost_by(event)
@@ -229,9 +191,9 @@ class Rebalancing:
 
     def _take_event(self) -> AssignmentReceived | Lost | None:
         """Take the next event, which is kept until it is applied to its end; locked."""
-        with self._membership.record.lock:
-            self._event = self._membership.record.next_event()
-            return self._membership.take_event()
+        with self.membership.record.lock:
+            self._event = self.membership.record.next_event()
+            return self.membership.take_event()
 
     def _apply(self, event: AssignmentReceived | Lost) -> Step:
         """What follows from an event; locked."""
@@ -265,7 +227,7 @@ class Rebalancing:
 
     def _tell_lost(self, step: Step) -> None:
         if step.undrained:
-            self._membership.commits.drop(step.lost)
+            self.membership.commits.drop(step.lost)
             log.warning(
                 "group %s: lost, not drained within revoke_timeout_ms=%d: %s",
                 self._group_id,
@@ -276,10 +238,10 @@ class Rebalancing:
             log.warning("%s", self._describe(step))
         if (observer := self._observed.by) is not None:
             observer.lost(step.lost, undrained=step.undrained)
-        self._listener.lost(step.lost)
+        self.listener.lost(step.lost)
 
     def _tell_released(self, step: Step) -> None:
-        self._membership.protocol.released(step.released)
+        self.membership.protocol.released(step.released)
         if (observer := self._observed.by) is not None:
             observer.released(step.released)
 
@@ -288,15 +250,15 @@ class Rebalancing:
             observer.assigned(step.added, step.gated)
         self._complete(step)
         self._release_drained()
-        self._membership.protocol.applied(event)
+        self.membership.protocol.applied(event)
         log.info("%s", self._describe(step))
         if step.added or not step.owned:
-            self._listener.assigned(step.added)
+            self.listener.assigned(step.added)
 
     def _complete(self, step: Step) -> None:
         """Complete revokes: nothing more is fetched by now, but the listener may still commit."""
         if step.revoked:
-            self._listener.revoked(step.revoked)
+            self.listener.revoked(step.revoked)
             with self._hand_outs.lock:
                 self._ownership.give_up(step.revoked)
                 self._hand_outs.leave(step.revoked)
@@ -305,7 +267,7 @@ class Rebalancing:
         """Release what was given up and has no commit outstanding."""
         with self._hand_outs.lock:
             releasing = self._ownership.releasing
-            outstanding = {p for p in releasing if self._membership.commits.outstanding(p)}
+            outstanding = {p for p in releasing if self.membership.commits.outstanding(p)}
             step = self._ownership.drained(outstanding)
             if step.released:
                 self._take_effect(step)
@@ -319,7 +281,7 @@ class Rebalancing:
             step = self._ownership.overdue(time.monotonic())
             if not step.lost:
                 return
-            self._membership.commits.drop(step.lost)
+            self.membership.commits.drop(step.lost)
             self._take_effect(step)
         self._execute(step, None)
 
@@ -333,28 +295,12 @@ _SLICE_MS = 50
 
 
 class Polls:
-    """The polls of one consumer.
-
-    Parameters
-    ----------
-    reading : Reading
-        Brings the records.
-    rebalancing : Rebalancing
-        Executes the turns.
-    ownership : Ownership
-        What a poll reports of the rebalance.
-    observed : Observed
-        Holds the observer, if any, that is called with what polls return.
-
-    Attributes
-    ----------
-    woken : threading.Event
-        If set, the poll under way ends early, or the next one if none is.
-    """
+    """The polls of one consumer."""
 
     def __init__(
         self, reading: Reading, rebalancing: Rebalancing, ownership: Ownership, observed: Observed
     ) -> None:
+        #: If set, the poll under way ends early, or the next one if none is.
         self.woken = threading.Event()
         self._reading = reading
         self._rebalancing = rebalancing
@@ -389,13 +335,13 @@ class Polls:
 
     def poll_membership(self) -> PollResult:
         """A poll without records, for an application that may or may not be alive."""
-        self._rebalancing.pumped()
+        self._rebalancing.membership.pumped()
         if (untold := self._take_untold()) is not None:
             return untold
         self._rebalancing.begin_poll()
         self._rebalancing.begin_turn()
         self._rebalancing.apply_events()
-        self._rebalancing.raise_failure()
+        self._rebalancing.listener.raise_failure()
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
@@ -448,16 +394,16 @@ class Polls:
             max_records = reading.max_poll_records
         deadline = time.monotonic() + timeout_ms / 1000
         self._end_iteration(update_offsets)
-        rebalancing.polled()
+        rebalancing.membership.polled()
         if (untold := self._take_untold()) is not None:
             return untold
         rebalancing.begin_poll()
         reading.collect_ends()  # before this poll changes what is owned
         rebalancing.begin_turn()
         while True:
-            rebalancing.polled()  # waiting in a poll means being alive, however long it takes
+            rebalancing.membership.polled()  # waiting in a poll means being alive
             return_early = rebalancing.apply_events()
-            rebalancing.raise_failure()
+            rebalancing.listener.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
             records, gaps = reading.step(
                 form, min(left_ms, _SLICE_MS), max_records, update_offsets, has_news=return_early

@@ -32,27 +32,12 @@ from ..errors import KafkaRebalanceError
 log = logging.getLogger(__name__)
 
 
-def _nothing() -> None:
-    pass
-
-
 class Pump:
     """One thread; started once, stopped once.
 
-    Parameters
-    ----------
-    tick : callable
-        One round. Returns the seconds until the next one is due; None: only when woken.
-    name : str
-        The thread's name.
-    what : str
-        What ends with the pump, for the log: ``group 'orders': the membership``.
-    begin : callable
-        Called before the first tick; may be slow.
-    finish : callable
-        Called after the last tick, if neither that nor an earlier one failed.
-    close : callable
-        Called last, whatever happened; must not raise.
+    ``tick`` returns the seconds until the next one is due; None: only when woken. ``begin`` may be
+    slow. ``close`` is called whatever happened, and must not raise. ``what`` ends with the pump,
+    for the log: ``group 'orders': the membership``.
     """
 
     def __init__(
@@ -61,9 +46,9 @@ class Pump:
         *,
         name: str,
         what: str,
-        begin: Callable[[], None] = _nothing,
-        finish: Callable[[], None] = _nothing,
-        close: Callable[[], None] = _nothing,
+        begin: Callable[[], None] = lambda: None,
+        finish: Callable[[], None] = lambda: None,
+        close: Callable[[], None] = lambda: None,
     ) -> None:
         self._tick = tick
         self._begin = begin

@@ -13,8 +13,8 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
 from ..errors import UnreadableRecordError
-from .catching_up import CatchingUp, records_left
 from .fetch_metadata import EndOffsets, FetchMetadata
+from .gaps_beside_live import CatchingUp, records_left
 from .kafka_python.polling import end_iteration, fetch_step, hand_out_as, is_closed
 from .poll_result import PollResult
 from .progress.hand_outs import HandOuts
@@ -29,20 +29,8 @@ Records = dict[TopicPartition, list[Any]]
 class Reading:
     """The readers of one consumer; on the thread that polls, except for ``answered``.
 
-    Parameters
-    ----------
-    consumer : KafkaConsumer
-        The live reader.
-    library_poll : callable
-        The library's own poll: timeout, number of records, whether to update the offsets.
-    subscription : Subscription
-        Holds the library's assignment and the positions.
-    hand_outs : HandOuts
-        All records for the application go through it.
-    ends : EndOffsets
-        The partitions' ends, from fetch responses.
-    catching_up : CatchingUp, optional
-        Reads what was set aside.
+    ``consumer`` is the live reader. ``library_poll`` is the library's own poll: timeout, number of
+    records, whether to update the offsets.
     """
 
     def __init__(
@@ -55,7 +43,7 @@ class Reading:
         catching_up: CatchingUp | None = None,
     ) -> None:
         self._consumer = consumer
-        self._library_poll = library_poll
+        self.library_poll = library_poll  # with its checks; it knows no wakeup
         self._subscription = subscription
         self._hand_outs = hand_outs
         self._ends = ends
@@ -87,12 +75,6 @@ class Reading:
         """
         return self.closed or timeout_ms < 0 or not self._subscription.subscribed
 
-    def library_poll(
-        self, wait_ms: float, max_records: int | None, update_offsets: bool
-    ) -> Records:
-        """Poll as the library does, with its checks; it knows no wakeup."""
-        return self._library_poll(wait_ms, max_records, update_offsets)
-
     def step(
         self,
         form: Callable[..., Any],
@@ -103,24 +85,10 @@ class Reading:
     ) -> tuple[Records, Records]:
         """Read live records, and then those of gaps.
 
-        Parameters
-        ----------
-        form : callable
-            The form of the gaps' records.
-        wait_ms : float
-            How long to wait for live records.
-        max_records : int
-            How many records to return at most, of both kinds together.
-        update_offsets : bool
-            If not, the records are only looked at, and not handed out.
-        has_news : bool
-            If the poll reports news of the rebalance, it raises no error in reading, which a later
-            poll meets again.
-
-        Returns
-        -------
-        tuple of dict
-            The live records and those of gaps; all in the former if they have one order.
+        Returns both, at most ``max_records`` together; all in the former if they have one order.
+        Waits only for live records. Without ``update_offsets`` they are only looked at, and not
+        handed out. A poll that ``has_news`` of the rebalance raises no error in reading: a later
+        poll meets it again.
         """
         number, catching_up = max_records, self._catching_up
         if catching_up is not None:

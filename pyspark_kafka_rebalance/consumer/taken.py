@@ -30,23 +30,15 @@ Note = tuple[TopicPartition, Callable[[], None]]
 
 
 class Taken:
-    """What one poll has taken.
-
-    Attributes
-    ----------
-    returned : bool
-        Whether the application has it. Set by the thread that polls; the rest needs the lock of
-        ``HandOuts``, except that this thread also adds positions.
-    positions : dict of TopicPartition to OffsetAndMetadata
-        Where the application was when the poll began, in the partitions that it has moved.
-    notes : deque of (TopicPartition, callable)
-        What the hand-out of the records changes.
-    """
+    """What one poll has taken."""
 
     __slots__ = ("_noted", "notes", "positions", "returned")
 
     def __init__(self, returned: bool = False) -> None:
+        #: Whether the application has it. Set by the thread that polls; the rest needs the lock of
+        #: ``HandOuts``, except that this thread also adds positions.
         self.returned = returned
+        #: Where the application was when the poll began, in the partitions that it has moved.
         self.positions: dict[TopicPartition, OffsetAndMetadata] = {}
         self.notes: deque[Note] = deque()
         self._noted: set[TopicPartition] = set()

@@ -31,12 +31,7 @@ _COORDINATOR_S = 10.0
 class BrokerProbe:
     """Asks the brokers, over one connection.
 
-    Parameters
-    ----------
-    servers : str
-        The bootstrap servers, as given.
-    admin : KafkaAdminClient
-        Connected to them.
+    ``servers`` are the bootstrap servers, as given; ``admin`` is connected to them.
     """
 
     def __init__(self, servers: str, admin: KafkaAdminClient) -> None:
@@ -98,10 +93,7 @@ class BrokerProbe:
         if group["error"]:
             return GroupFacts(group_id, error=group["error"])
         return GroupFacts(
-            group_id,
-            state=state,
-            members=len(group["members"]),
-            may_read=_may_read(group),
+            group_id, state=state, members=len(group["members"]), may_read=_may_read(group)
         )
 
     def _describe_group(self, group_id: str) -> Any:

@@ -4,7 +4,7 @@
     python -m pyspark_kafka_rebalance doctor --bootstrap-servers broker:9092 --topic orders
 
 Run it as the job runs: with the same Python, in the same folder and environment, on the driver's
-host. Each line is ok, hint, warn or fail, what was found, and what to do. The exit code is 1 when
+host. Each line is ok, hint, warn or fail, with a finding and advice. The exit code is 1 when
 something fails, 2 for wrong arguments.
 """
 

@@ -18,19 +18,7 @@ class Level(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report.
-
-    Attributes
-    ----------
-    level : Level
-        How bad it is.
-    subject : str
-        What was checked.
-    found : str
-        What was found.
-    advice : str
-        What to do; empty if there is nothing to do.
-    """
+    """One line of the report."""
 
     level: Level
     subject: str

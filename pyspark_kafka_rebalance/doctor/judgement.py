@@ -39,14 +39,8 @@ def judge_driver(
 ) -> Iterator[Finding]:
     """Judge the Python that runs the doctor, and would run the job.
 
-    Parameters
-    ----------
-    facts : PythonFacts
-        The facts of this Python.
-    working_directory : str
-        Where the doctor runs.
-    decoder_choice, encoder_choice : str
-        The values of ``PYSPARK_KAFKA_REBALANCE_DECODER`` and ``PYSPARK_KAFKA_REBALANCE_ENCODER``.
+    ``decoder_choice`` and ``encoder_choice`` are the values of ``PYSPARK_KAFKA_REBALANCE_DECODER``
+    and ``PYSPARK_KAFKA_REBALANCE_ENCODER``.
     """
     found = f"{_dotted(facts.version)}, {facts.executable}"
     if facts.version < PYTHON:
@@ -99,16 +93,9 @@ def _judge_compiled(
 def judge_spark_python(
     facts: PythonFacts, driver: PythonFacts, variable: str, role: str
 ) -> Finding:
-    """Judge a Python that Spark starts.
+    """Judge a Python that Spark starts for ``role``, beside that of the driver, which runs the job.
 
-    Parameters
-    ----------
-    facts, driver : PythonFacts
-        The facts of that Python, and of the one that runs the job.
-    variable : str
-        The environment variable that names it; empty if Spark uses ``python3``.
-    role : str
-        What Spark starts it for.
+    ``variable`` is the environment variable that names it; empty if Spark uses ``python3``.
     """
     subject = f"Python for {role}"
     named = (
@@ -188,16 +175,9 @@ def judge_settings(
 ) -> Iterator[Finding]:
     """Recommend settings; a session can set them too, which the doctor cannot see.
 
-    Parameters
-    ----------
-    pyspark : str
-        PySpark's version.
-    defaults : Mapping[str, str]
-        ``spark-defaults.conf``.
-    uds_mode : str
-        The value of ``PYSPARK_UDS_MODE``, Spark's default for the setting.
-    compiled : bool or None
-        Whether PySpark's zip has compiled modules; None if there is no zip.
+    The defaults are ``spark-defaults.conf``, and ``uds_mode`` is ``PYSPARK_UDS_MODE``, Spark's
+    default for the setting. ``compiled``: PySpark's zip has compiled modules; None if there is no
+    zip.
     """
     if numbers_of(pyspark) >= (4, 1):
         if "true" in (defaults.get(_UNIX_SOCKET, "").lower(), uds_mode):
@@ -211,9 +191,8 @@ def judge_settings(
         found = (
             "each Python process of Spark compiles PySpark again, which takes about half a second"
         )
-        yield hint(
-            "settings", found, f"python -m {NAME}.source.compiled_pyspark, once on each host"
-        )
+        command = f"python -m {NAME}.source.compiled_pyspark"
+        yield hint("settings", found, f"{command}, once on each host")
 
 
 _SWITCH_ON = (

@@ -1,4 +1,4 @@
-"""What ``python -m pyspark_kafka_rebalance`` prints without arguments: release and commands."""
+"""The overview of ``python -m pyspark_kafka_rebalance`` without arguments: release, commands."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _COMPILED = {
     "encoder": ("produce/encoder", "_encoder"),
 }
 
-#: The commands of ``python -m``, below the package, and what each is for.
+#: The commands of ``python -m``, below the package, and the purpose of each.
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
     "status": "show a consumer group: who holds what, lag, revokes, gaps",
     "transactions": "list, describe and abort open transactions, which hold readers back",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
-    "source.spark.compiled_pyspark": "compile PySpark once, so that queries start sooner",
+    "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",
     "testing.spark_java": "print a JAVA_HOME with which Spark starts",
 }
 

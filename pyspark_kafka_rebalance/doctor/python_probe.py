@@ -1,4 +1,4 @@
-"""What a Python has, found out in a separate process, started as Spark would start it."""
+"""The packages that a Python has, found in a separate process, started as Spark would start it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .facts import PythonFacts
 #: The first import of PySpark and pyarrow from a slow disk takes long.
 _PATIENCE_S = 120
 
-#: Runs in any Python 3. Looks for data sources as PySpark's lookup_data_sources.py does.
+#: Runs in any Python 3. Finds data sources as PySpark's lookup_data_sources.py does.
 _SCRIPT = """
 import importlib, json, pkgutil, sys
 def version(name):
@@ -54,14 +54,9 @@ print("\\nDOCTOR " + json.dumps(found))
 
 
 def ask_python(command: str, paths: Sequence[Path] = ()) -> PythonFacts:
-    """Ask a Python.
+    """Ask a Python, which is a path or a name on the PATH.
 
-    Parameters
-    ----------
-    command : str
-        A path, or a name to find on the PATH.
-    paths : sequence of Path
-        The paths that Spark puts in front of PYTHONPATH.
+    ``paths`` are the ones that Spark puts in front of PYTHONPATH.
     """
     if shutil.which(command) is None:
         return PythonFacts(command, errors={"start": "there is no such program"})
@@ -91,7 +86,7 @@ def ask_python(command: str, paths: Sequence[Path] = ()) -> PythonFacts:
 
 
 def parse_answer(command: str, answer: str) -> PythonFacts:
-    """Parse what the script printed. Pure."""
+    """Parse the script's output. Pure."""
     found = json.loads(answer)
     return PythonFacts(
         command,

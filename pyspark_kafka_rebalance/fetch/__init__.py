@@ -2,4 +2,4 @@
 
 from ..transport.kafka_python_version import require_supported_version
 
-require_supported_version()  # before a module here imports what another version lacks
+require_supported_version()  # before a module here imports a name that another version lacks

@@ -1,4 +1,4 @@
-/* Decodes record batches from the wire to Arrow buffers: the compiled form of record_batch.py,
+/* Decodes record batches from the wire to Arrow buffers: the compiled form of decoder.py,
  * records.py and columns.py.
  *
  * It takes only the plain case: whole record batches of format 2 in which every byte is valid. Any

@@ -18,7 +18,7 @@ LOG_APPEND_TIME = 1
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-# "element" is what Spark calls the items of an array.
+# Spark calls the items of an array "element".
 list_of_headers = pa.list_(pa.field("element", _HEADER))
 _SCHEMA = pa.schema(
     [
@@ -51,7 +51,7 @@ def record_schema(include_headers: bool) -> pa.Schema:
 class Columns(Protocol):
     """Rows of one partition, column by column, in Python or compiled."""
 
-    #: Roughly the memory that the rows hold: the size of what they were decoded from.
+    #: Roughly the memory that the rows hold: the size of the bytes they were decoded from.
     bytes: int
 
     def __len__(self) -> int: ...
@@ -59,71 +59,36 @@ class Columns(Protocol):
     def extend(self, records: Data, at: int, extent: Extent) -> int:
         """Append the batches that are plain to decode.
 
-        Parameters
-        ----------
-        records : Data
-            Record batches, the last of them possibly cut off.
-        at : int
-            Where to begin in them, in bytes.
-        extent : Extent
-            Which rows, and how many.
-
-        Returns
-        -------
-        int
-            Where the first batch starts that was not taken, because it is not plain or the columns
-            are full. Always `at` in Python.
+        The last of the record batches may be cut off; ``at`` is where to start in them, in bytes.
+        Returns where the first batch starts that was not taken, because it is not plain or the
+        columns are full. Always ``at`` in Python.
         """
-        ...
 
     def append_records(
         self, payload: Data, first: int, limit: int, wanted: Wanted
     ) -> tuple[int, int] | None:
         """Append the wanted records of a batch, payload[first:limit]: all of them, or none.
 
-        Returns
-        -------
-        (int, int) or None
-            The offset and the timestamp, in milliseconds, of the first record whose timestamp is
-            null, because microseconds in 64 bits cannot hold it.
-
-        Raises
-        ------
-        MalformedError
-            The records are malformed.
+        Returns the offset and the timestamp, in milliseconds, of the first record whose timestamp
+        is null, because microseconds in 64 bits cannot hold it. Raises MalformedError.
         """
-        ...
 
     def append_row(self, row: Row) -> None:
         """Append a row, which adds nothing to `bytes`."""
-        ...
 
     def take(self) -> pa.RecordBatch:
         """Remove all rows and return them as one Arrow record batch of `record_schema`."""
-        ...
 
 
 class Extent(NamedTuple):
-    """Which record batches `Columns.extend` takes, and which rows of them.
+    """Which record batches `Columns.extend` takes, and which rows of them."""
 
-    Attributes
-    ----------
-    start, end : int
-        The wanted offsets: inclusive, exclusive.
-    check_crcs : bool
-        Whether checksums are compared.
-    transactions : bool
-        Whether batches of transactions are left to Python, because some are aborted.
-    full_rows, full_bytes : int
-        The number of rows, or of bytes, at which the columns are full.
-    """
-
-    start: int
-    end: int
+    start: int  #: the first wanted offset
+    end: int  #: exclusive
     check_crcs: bool
-    transactions: bool
-    full_rows: int
-    full_bytes: int
+    transactions: bool  #: whether batches of transactions are left to Python: some are aborted
+    full_rows: int  #: the columns are full with this many rows,
+    full_bytes: int  #: or bytes
 
 
 class Row(NamedTuple):
@@ -162,7 +127,7 @@ class PythonColumns:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.offsets: list[int] = []
-        #: Microseconds since the epoch; ``None`` for what 64 bits cannot hold.
+        #: Microseconds since the epoch; ``None`` if 64 bits cannot hold them.
         self.timestamps: list[int | None] = []
         #: (rows, type)
         self.timestamp_types: list[tuple[int, int]] = []

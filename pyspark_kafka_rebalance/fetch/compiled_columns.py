@@ -47,7 +47,7 @@ def new_columns(include_headers: bool) -> Columns:
 
 
 class CompiledColumns:
-    """`Columns` as Arrow buffers. What is not plain goes through `PythonColumns`."""
+    """`Columns` as Arrow buffers. `PythonColumns` decodes batches that are not plain."""
 
     def __init__(self, include_headers: bool) -> None:
         self._include_headers = include_headers

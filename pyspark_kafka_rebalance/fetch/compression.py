@@ -35,22 +35,11 @@ _unpack_int32 = struct.Struct(">i").unpack_from
 
 
 class DecompressionError(Exception):
-    """The bytes are not what their codec says, or become too many."""
+    """The bytes are damaged or of another codec, or become too many."""
 
 
 def decompress(codec: int, data: bytes | memoryview) -> bytes:
-    """Decompress the records of one batch.
-
-    Parameters
-    ----------
-    codec : int
-        As in the batch's attributes: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-    data : bytes or memoryview
-        The compressed records.
-
-    Returns
-    -------
-    bytes
+    """Decompress the records of one batch; codecs are 1 gzip, 2 snappy, 3 lz4, 4 zstd.
 
     Raises
     ------

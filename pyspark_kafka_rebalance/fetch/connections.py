@@ -42,7 +42,7 @@ Answered = Callable[[Any, "Exception | None"], None]
 
 #: A larger frame is, as a rule, not a response: its sender is not a Kafka broker. 100 MB is
 #: librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
-#: its first record batch, whichever is more.
+#: its first record batch, if that is larger.
 MIN_RECEIVE_MESSAGE_MAX_BYTES = 100_000_000
 _RESPONSE_OVERHEAD = 1024 * 1024
 
@@ -78,14 +78,9 @@ _FINAL_ERRORS = (
 
 
 def explain_final(error: Exception, doing: str) -> KafkaRebalanceError | None:
-    """Return the error to raise if a retry does not fix this one, else None.
+    """Return the error to raise if a retry does not fix this one of kafka-python's, else None.
 
-    Parameters
-    ----------
-    error : Exception
-        What kafka-python raised.
-    doing : str
-        What was being done, with topic, partition and offsets.
+    ``doing`` names topic, partition and offsets.
     """
     if not isinstance(error, _FINAL_ERRORS):
         return None
@@ -132,13 +127,7 @@ class PendingResponse:
         self._future.add_both(lambda _: callback())
 
     def wait(self) -> Any:
-        """Return the response.
-
-        Raises
-        ------
-        kafka.errors.KafkaError or OSError
-            The reason why there is none.
-        """
+        """Return the response; raises a KafkaError or OSError, the reason why there is none."""
         if not self._done.wait(max(0.0, self.deadline - time.monotonic())):
             raise kafka_errors.KafkaTimeoutError("the I/O thread does not answer")
         if self._future.exception is not None:
@@ -158,12 +147,7 @@ class _Coordinator(NamedTuple):
 class ClusterConnections:
     """Connections to the brokers of one cluster, opened as they are needed.
 
-    Parameters
-    ----------
-    client_config : Mapping[str, Any]
-        kafka-python's keyword names; those that its connections do not use are ignored.
-    receive_message_max_bytes : int
-        The largest response.
+    The settings that kafka-python's connections do not use are ignored.
     """
 
     def __init__(self, client_config: Mapping[str, Any], receive_message_max_bytes: int) -> None:
@@ -173,8 +157,7 @@ class ClusterConnections:
             **{key: client_config[key] for key in ("client_id",) if key in client_config}
         )
         self._manager = KafkaConnectionManager(
-            self._net,
-            **{**client_config, "receive_message_max_bytes": receive_message_max_bytes},
+            self._net, **{**client_config, "receive_message_max_bytes": receive_message_max_bytes}
         )
         prepare_connections(self._manager)
         self._timeout_s = self._manager.config["request_timeout_ms"] / 1000 + _GRACE_S
@@ -190,17 +173,8 @@ class ClusterConnections:
     def bootstrap(self, timeout_s: float, again: bool = False) -> None:
         """Find the cluster's brokers through ``bootstrap_servers``, unless that has been done.
 
-        Parameters
-        ----------
-        timeout_s : float
-            How long to try.
-        again : bool
-            Do it even if it has been done: none of the brokers found then answers now.
-
-        Raises
-        ------
-        kafka.errors.KafkaError or OSError
-            None of the servers let us in.
+        With ``again`` even then: none of the brokers found then answers now. Raises a KafkaError or
+        OSError if none of the servers lets us in.
         """
         if self._manager.bootstrapped and not again:
             return
@@ -210,12 +184,8 @@ class ClusterConnections:
     def send(self, request: Any, node_id: int | None = None) -> PendingResponse:
         """Send a request, and return before its answer arrives.
 
-        Parameters
-        ----------
-        request : kafka.protocol.api_message.ApiMessage
-            Sent in the highest version that both sides and its ``max_version`` allow.
-        node_id : int, optional
-            The broker; by default the least loaded one.
+        It is sent in the highest version that both sides and its ``max_version`` allow, by default
+        to the least loaded broker.
         """
         future = self._manager.call_soon(self._manager.send, request, node_id)
         return PendingResponse(future, self._timeout_s)
@@ -334,17 +304,7 @@ os.register_at_fork(after_in_child=_new_lock)
 def acquire(client_config: Mapping[str, Any], fetch_max_bytes: int) -> ClusterConnections:
     """Return connections for a client configuration, kept from an earlier use if there are any.
 
-    Parameters
-    ----------
-    client_config : Mapping[str, Any]
-        kafka-python's keyword names.
-    fetch_max_bytes : int
-        The size of the largest fetch.
-
-    Returns
-    -------
-    ClusterConnections
-        Give them back with `release`.
+    Give them back with `release`. ``fetch_max_bytes`` is the size of the largest fetch.
     """
     receive_max = max(
         MIN_RECEIVE_MESSAGE_MAX_BYTES,
@@ -372,7 +332,7 @@ def release(connections: ClusterConnections) -> None:
                 cached.users -= 1
                 break
         else:
-            # Replaced meanwhile, because its I/O thread had ended.
+            # Replaced in between, because its I/O thread had ended.
             connections.close()
         idle = [key for key, cached in own if cached.users <= 0]
         surplus = [_cache.pop(key) for key in idle[: max(0, len(idle) - _IDLE_CLUSTERS)]]
@@ -392,7 +352,7 @@ atexit.register(close_all)
 
 
 def _identity(value: Any) -> Hashable:
-    """Return what is equal for equal configurations."""
+    """Return a key that is equal for equal configurations."""
     if value is None or isinstance(value, (str, bytes, int, float)):
         return (type(value), value)
     if isinstance(value, Mapping):

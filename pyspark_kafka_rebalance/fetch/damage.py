@@ -1,6 +1,6 @@
 """Which errors of a decoder prove that the bytes are damaged. Pure.
 
-What is damaged may be skipped: the error says where its record batch ends. So nothing else may be
+Damaged bytes may be skipped: the error says where their record batch ends. So nothing else may be
 called damaged. A decoder also fails because a codec's library is missing, because memory or the
 stack is exhausted, or because a signal handler raises in the middle of it, and each of these would
 skip sound records.
@@ -23,7 +23,7 @@ from kafka import errors as kafka_errors
 
 #: Raised by bytes that a decoder does not expect. Subclasses count as well.
 _OF_BYTES = (
-    ValueError,  # also UnicodeDecodeError, and Arrow's for what it finds invalid
+    ValueError,  # also UnicodeDecodeError, and Arrow's for invalid data
     LookupError,
     OverflowError,
     AssertionError,  # kafka-python checks the older formats with `assert`
@@ -44,19 +44,10 @@ _OF_CODECS = (
 
 
 def is_damage(error: BaseException, decode_again: Callable[[], object]) -> bool:
-    """Whether an error proves that the decoded bytes are damaged.
+    """Whether an error of the decoder proves that the decoded bytes are damaged.
 
-    Parameters
-    ----------
-    error : BaseException
-        What the decoder raised.
-    decode_again : callable
-        Decodes the same bytes, and changes nothing else.
-
-    Raises
-    ------
-    BaseException
-        What is no Exception, such as KeyboardInterrupt, passes through ``decode_again``.
+    ``decode_again`` decodes the same bytes, and changes nothing else. If it raises something other
+    than an Exception, such as KeyboardInterrupt, that passes through.
     """
     if not _can_be_of_bytes(error) or is_from_signal_handler(error):
         return False

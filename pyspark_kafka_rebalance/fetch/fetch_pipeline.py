@@ -1,14 +1,14 @@
 """Fetches in flight: which ranges are requested together, from which broker, and when.
 
 A broker answers the requests of a connection one after another. A second request in flight keeps it
-busy while the first answer travels and is decoded. The ranges are taken in order: those that fit
+busy while the first answer travels and is decoded. The ranges are taken in order: ranges that fit
 one answer are requested together, and a large one gets requests of its own.
 
 Invariants:
  1. A partition is in at most one request in flight, which asks for a reader's position.
  2. At most `_REQUESTS` requests are in flight. Together with ``fetch_bytes`` this bounds the memory
     of answers that are not taken yet.
- 3. What one answer has is handed out before what later answers have.
+ 3. One answer's records are handed out before later answers' records.
 """
 
 from __future__ import annotations
@@ -48,16 +48,9 @@ class _Request:
 
 
 class FetchPipeline:
-    """Fetches ranges until each is finished.
+    """Fetches ranges until each is finished; the first readers' ranges are read first.
 
-    Parameters
-    ----------
-    readers : Sequence[RangeReader]
-        The first ones are read first.
-    connections : ClusterConnections
-        Bootstrapped connections.
-    settings : FetchSettings
-        How to fetch.
+    The connections are bootstrapped.
     """
 
     def __init__(
@@ -74,19 +67,10 @@ class FetchPipeline:
         self._answered: queue.SimpleQueue[_Request] = queue.SimpleQueue()
 
     def fetches(self) -> Iterator[tuple[RangeReader, Fetched | None]]:
-        """Fetch.
+        """Yield each range's reader with record batches; None if the reader has nothing more.
 
-        Yields
-        ------
-        RangeReader, Fetched or None
-            A range's reader, and record batches of the range; None if the reader has nothing more.
-            The reader's `finished` says whether these are the last. The next fetches are in flight
-            by then.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            As from :meth:`RangeReader.failed`.
+        The reader's `finished` says whether these are the last. The next fetches are in flight by
+        then. Raises as :meth:`RangeReader.failed`.
         """
         found = self._depart()
         while found or self._unfinished:
@@ -95,7 +79,7 @@ class FetchPipeline:
             found += self._depart()
 
     def _depart(self) -> list[tuple[RangeReader, Fetched | None]]:
-        """Send what may be sent now; return the readers that are finished without a fetch."""
+        """Send all requests that are due; return the readers that are finished without a fetch."""
         if len(self._on_their_way) < _REQUESTS:
             for broker, waiting in self._ready().items():
                 busy = sum(request.node_id == broker for request in self._on_their_way)

@@ -15,11 +15,11 @@ from ..settings.bootstrap_servers import without_empty_servers
 from . import connections
 from .columns import record_schema
 from .connections import ClusterConnections
+from .decoder import DecoderSettings, RecordDecoder
 from .fetch_pipeline import FetchPipeline
 from .leaders import PartitionLeaders
 from .offset_range import OffsetRange
 from .range_reader import FetchSettings, RangeReader, give_up
-from .record_batch import DecoderSettings, RecordDecoder
 
 __all__ = ["RangeFetcher", "record_schema"]
 
@@ -44,7 +44,7 @@ class RangeFetcher:
         ``retry_timeout_ms``.
     fail_on_data_loss : bool
         Whether it is an error (default) if records of a range are missing (deleted, or the topic is
-        missing or was created again). Otherwise it is a warning, and what is there is read.
+        missing or was recreated). Otherwise it is a warning, and the remaining records are read.
     include_headers : bool
         Whether there is a column ``headers``. Costs time for every record that has any.
     fetch_max_bytes, max_partition_fetch_bytes : int
@@ -136,7 +136,7 @@ class RangeFetcher:
         Parameters
         ----------
         ranges : Sequence[OffsetRange]
-            What to read. Offsets without a record (compaction, transaction markers) are skipped.
+            The ranges. Offsets without a record (compaction, transaction markers) are skipped.
         topic_ids : Mapping[OffsetRange, UUID], optional
             The id of a range's topic, if it is known. Nothing is read of another topic with the
             same name, as if the records were deleted. Brokers before 2.8 have no topic ids.
@@ -175,7 +175,8 @@ class RangeFetcher:
         decoders: dict[RangeReader, RecordDecoder] = {}
         for reader, fetched in FetchPipeline(readers, cluster, self._fetch_settings).fetches():
             finished = reader.finished
-            decoder = decoders.pop(reader, None) or self._decoder(reader.range)
+            decoder = decoders.pop(reader, None)
+            decoder = decoder or RecordDecoder(reader.range, self._decoder_settings)
             if fetched is not None:
                 if on_fetched is not None:
                     on_fetched(reader.range, fetched.records)
@@ -192,9 +193,6 @@ class RangeFetcher:
         if self._connections is not None:
             connections.release(self._connections)
             self._connections = None
-
-    def _decoder(self, offset_range: OffsetRange) -> RecordDecoder:
-        return RecordDecoder(offset_range, self._decoder_settings)
 
     def _connected(self) -> ClusterConnections:
         if self._connections is not None and not self._connections.usable:

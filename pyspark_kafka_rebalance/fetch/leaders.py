@@ -1,4 +1,4 @@
-"""Which broker leads a partition, and what its log holds."""
+"""The brokers that lead partitions, and the offsets of their logs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,7 @@ class Leader(NamedTuple):
 class PartitionLeaders:
     """The leaders of some topics' partitions, looked up when unknown.
 
-    Parameters
-    ----------
-    connections : ClusterConnections
-        Bootstrapped connections.
-    topics : Collection[str]
-        The topics to look up. A topic that does not exist is not created.
+    A topic that does not exist is not created. The connections are bootstrapped.
     """
 
     def __init__(self, connections: ClusterConnections, topics: Collection[str]) -> None:
@@ -51,10 +46,7 @@ class PartitionLeaders:
     def locate(self, topic: str, partition: int) -> Leader:
         """Return the leader; from memory, unless it was forgotten.
 
-        Raises
-        ------
-        kafka.errors.KafkaError or OSError
-            It is unknown: UnknownTopicOrPartitionError if there is no such partition.
+        Raises a KafkaError or OSError: UnknownTopicOrPartitionError if there is no such partition.
         """
         leader = self._leaders.get((topic, partition))
         if leader is not None:
@@ -67,25 +59,15 @@ class PartitionLeaders:
         return self._topic_ids.get(topic)
 
     def forget(self, topic: str, partition: int) -> None:
-        """Look the leader up again: a broker says that it is not the leader, or does not answer."""
+        """Request the leader again: a broker says that it is not the leader, or does not answer."""
         self._leaders.pop((topic, partition), None)
 
     def list_offset(self, topic: str, partition: int, spec: OffsetSpec) -> int:
         """Return the offset at an end of the partition's log, as its leader knows it.
 
-        Parameters
-        ----------
-        topic, partition : str, int
-            The partition.
-        spec : OffsetSpec
-            ``LATEST`` is the high watermark; after an election the leader returns it only once it
-            has caught up (KIP-207). ``EARLIEST`` is the log start, ``EARLIEST_LOCAL`` where tiered
-            storage ends.
-
-        Raises
-        ------
-        kafka.errors.KafkaError or OSError
-            The error that the broker returned.
+        ``LATEST`` is the high watermark; after an election the leader returns it only once it has
+        caught up (KIP-207). ``EARLIEST`` is the log start, ``EARLIEST_LOCAL`` where tiered storage
+        ends. Raises a KafkaError or OSError.
         """
         leader = self.locate(topic, partition)
         request = ListOffsetsRequest(

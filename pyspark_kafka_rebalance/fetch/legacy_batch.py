@@ -57,14 +57,8 @@ def _check_lengths(messages: bytes) -> None:
 def legacy_rows(batch: memoryview, magic: int, check_crc: bool) -> Iterator[LegacyRow]:
     """Yield the records of one message, or of the messages in a compressed one.
 
-    Parameters
-    ----------
-    batch : memoryview
-        One message with its offset and length.
-    magic : int
-        0 or 1.
-    check_crc : bool
-        Whether the CRC-32 of the (outer) message must match.
+    The message has its offset and length, and magic 0 or 1. The CRC-32 is that of the (outer)
+    message.
 
     Yields
     ------

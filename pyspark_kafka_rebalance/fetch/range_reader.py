@@ -1,10 +1,10 @@
-"""How far one range has been read, and what an answer or an error means for it.
+"""The progress of one range, and the effects of answers and errors on it.
 
 Invariants of a reader:
  1. `position` only grows; every visible record of the range before it has been handed over.
- 2. The range ends where the log was seen to go on at or past its end, never because an answer was
-    empty: a quota, an election, tiered storage, an open transaction and other partitions in the
-    same answer empty it as well.
+ 2. The range ends where the log was seen to continue at or past its end, never because an answer
+    was empty: a quota, an election, tiered storage, an open transaction and other partitions in
+    the same answer empty it as well.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kafka.structs import TopicPartition
 
 from ..errors import CorruptRecordError, DataLossError, KafkaRebalanceError
 from .connections import explain_final
+from .decoder import next_position
 from .leaders import Leader, PartitionLeaders, raise_for
 from .offset_range import OffsetRange
-from .record_batch import next_position
 from .transactions import AbortedTransaction, aborted_in
 
 log = logging.getLogger(__name__)
@@ -73,19 +73,9 @@ class _TopicReplacedError(kafka_errors.InconsistentTopicIdError):  # type: ignor
 class RangeReader:
     """How far one range has been read.
 
-    Parameters
-    ----------
-    offset_range : OffsetRange
-        What to read.
-    leaders : PartitionLeaders
-        Where to read from.
-    settings : FetchSettings
-        How to fetch.
-    bytes_per_offset : dict[str, float]
-        The size of an offset on the wire, by topic; kept up to date, so that a short range does not
-        fetch much more than itself.
-    topic_id : UUID, optional
-        The id of the topic that is meant. A topic that has replaced it has nothing of the range.
+    ``bytes_per_offset`` is the size of an offset on the wire, by topic; kept up to date, so that a
+    short range does not fetch much more than itself. A topic with another id than ``topic_id`` has
+    nothing of the range.
     """
 
     def __init__(
@@ -131,10 +121,7 @@ class RangeReader:
     def ask(self) -> Leader:
         """Return the broker to fetch from now: the leader or the replica it named, and the epoch.
 
-        Raises
-        ------
-        kafka.errors.KafkaError or OSError
-            There is none known; pass it to `failed`.
+        Raises a KafkaError or OSError if there is none known; pass it to `failed`.
         """
         self._asked_at = time.monotonic()
         leader = self._leaders.locate(self.range.topic, self.range.partition)
@@ -148,7 +135,7 @@ class RangeReader:
         return leader if self._replica is None else Leader(self._replica, leader.epoch)
 
     def answered(self, answer: Any, alone: bool, at: float) -> Fetched | None:
-        """Move the position past what was fetched, or find out why nothing was.
+        """Move the position past the fetched records, or find out why there are none.
 
         Parameters
         ----------
@@ -159,10 +146,6 @@ class RangeReader:
             have been full.
         at : float
             When the answer came, by the monotonic clock.
-
-        Returns
-        -------
-        Fetched or None
 
         Raises
         ------
@@ -215,20 +198,11 @@ class RangeReader:
         return local > self.position
 
     def failed(self, error: Exception, at: float) -> None:
-        """Handle an error, and set when to fetch again.
+        """Handle the error of a request or of its answer, and set when to fetch again.
 
-        Parameters
-        ----------
-        error : Exception
-            The error of a request or of its answer.
-        at : float
-            When it occurred, by the monotonic clock.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            No progress for ``retry_timeout_s``, or none possible; names topic, partition, offsets
-            and the broker's last error.
+        ``at`` is when it occurred, by the monotonic clock. Raises KafkaRebalanceError if there was
+        no progress for ``retry_timeout_s``, or none is possible; names topic, partition, offsets
+        and the broker's last error.
         """
         topic, partition = self.range.topic, self.range.partition
         if isinstance(error, kafka_errors.CorruptRecordError):
@@ -238,7 +212,7 @@ class RangeReader:
         if final is not None:
             raise final from error
         if self._replica is not None:
-            # Whatever it is, the leader knows better: a replica may lag, or have left.
+            # Whatever the error, the leader knows better: a replica may lag, or have left.
             self._replica = None
             self._again(f"its replica failed: {error!r}", at)
             return

@@ -20,26 +20,15 @@ _MAX_TIMESTAMP_US = MAX_TIMESTAMP_MS * 1000
 
 
 class Wanted(NamedTuple):
-    """The base values of a batch's records, and which of the records are wanted.
+    """The base values of a batch's records, and which of the records are wanted."""
 
-    Attributes
-    ----------
-    records : int
-        How many records the batch has.
-    base_offset, base_timestamp : int
-        The batch's; the timestamp in milliseconds.
-    same_timestamp : bool
-        Whether all records have the batch's timestamp, which was set when they were appended.
-    start, end : int
-        The wanted offsets: inclusive, exclusive.
-    """
-
-    records: int
+    records: int  #: how many the batch has
     base_offset: int
-    base_timestamp: int
+    base_timestamp: int  #: in milliseconds
+    #: Whether all records have the batch's timestamp, which was set when they were appended.
     same_timestamp: bool
-    start: int
-    end: int
+    start: int  #: the first wanted offset
+    end: int  #: exclusive
 
 
 def fits_microseconds(timestamp_ms: int) -> bool:
@@ -48,7 +37,7 @@ def fits_microseconds(timestamp_ms: int) -> bool:
 
 
 class MalformedError(Exception):
-    """Says what is wrong with a batch; becomes a CorruptRecordError that says where it is."""
+    """A batch is malformed, and how; becomes a CorruptRecordError that says where it is."""
 
 
 def _varint(buffer: bytes, position: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Which records belong to aborted transactions (KIP-98).
 
 The log holds the records of aborted transactions like any others. Under read_committed a fetch
-response lists the aborted transactions that reach into what it returns, each with its producer and
+response lists the aborted transactions that reach into its records, each with its producer and
 first offset, and the reader leaves their records out.
 """
 

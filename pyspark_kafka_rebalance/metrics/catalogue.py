@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 SYSTEM = "messaging.system"
@@ -39,23 +40,13 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Instrument:
-    """One instrument.
-
-    Attributes
-    ----------
-    name, unit, description : str
-        As in OpenTelemetry.
-    kind : Kind
-        How it gets its values.
-    boundaries : tuple of float
-        The bucket boundaries of a histogram.
-    """
+    """One instrument."""
 
     name: str
     kind: Kind
     unit: str
     description: str
-    boundaries: tuple[float, ...] = ()
+    boundaries: tuple[float, ...] = ()  # of a histogram's buckets
 
 
 class Measured(NamedTuple):
@@ -66,216 +57,124 @@ class Measured(NamedTuple):
     attributes: Attributes
 
 
+#: All instruments, in the order of the documentation.
+ALL: list[Instrument] = []
+
+
+def _listed(kind: Kind, name: str, unit: str, description: str, *boundaries: float) -> Instrument:
+    made = Instrument(name, kind, unit, description, boundaries)
+    ALL.append(made)
+    return made
+
+
+_counter = partial(_listed, Kind.COUNTER)
+_histogram = partial(_listed, Kind.HISTOGRAM)
+_observed_counter = partial(_listed, Kind.OBSERVED_COUNTER)
+_observed_sum = partial(_listed, Kind.OBSERVED_SUM)
+_gauge = partial(_listed, Kind.OBSERVED_GAUGE)
+
 #: The bucket boundaries that the conventions give for messaging.client.operation.duration.
 _REQUESTS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 #: From an immediate hand-over to a revoke that waits for max_poll_interval_ms.
 _WAITS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
-CONSUMED = Instrument(
-    "messaging.client.consumed.messages",
-    Kind.OBSERVED_COUNTER,
-    "{message}",
-    "Records that polls returned",
+CONSUMED = _observed_counter(
+    "messaging.client.consumed.messages", "{message}", "Records that polls returned"
 )
-SENT = Instrument(
-    "messaging.client.sent.messages",
-    Kind.COUNTER,
-    "{message}",
-    "Records sent in transactions, counted when the transactions end",
+LAG = _gauge(
+    "kafka_rebalance.lag.offsets", "{offset}", "Offsets between the position and the end of the log"
 )
-OPERATIONS = Instrument(
-    "messaging.client.operation.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "How long commits took",
-    _REQUESTS_S,
+LAG_TIME = _gauge(
+    "kafka_rebalance.lag.time", "s", "Upper bound of how long the next record has been waiting"
 )
-LAG = Instrument(
-    "kafka_rebalance.lag.offsets",
-    Kind.OBSERVED_GAUGE,
-    "{offset}",
-    "Offsets between the position and the end of the log",
+POSITION = _gauge("kafka_rebalance.position", "{offset}", "The next offset to read")
+COMMITTED = _gauge("kafka_rebalance.committed.offset", "{offset}", "The group's committed offset")
+COMMIT_AGE = _gauge("kafka_rebalance.committed.age", "s", "Time since the last accepted commit")
+CATCH_UP = _gauge(
+    "kafka_rebalance.catch_up.offsets", "{offset}", "Offsets set aside and not caught up yet"
 )
-LAG_TIME = Instrument(
-    "kafka_rebalance.lag.time",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Upper bound of how long the next record has been waiting",
+FETCHED = _observed_counter(
+    "kafka_rebalance.fetched", "By", "Record batches that brokers sent, in their compressed size"
 )
-POSITION = Instrument(
-    "kafka_rebalance.position",
-    Kind.OBSERVED_GAUGE,
-    "{offset}",
-    "The next offset to read",
-)
-COMMITTED = Instrument(
-    "kafka_rebalance.committed.offset",
-    Kind.OBSERVED_GAUGE,
-    "{offset}",
-    "The group's committed offset",
-)
-COMMIT_AGE = Instrument(
-    "kafka_rebalance.committed.age",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Time since the last accepted commit",
-)
-CATCH_UP = Instrument(
-    "kafka_rebalance.catch_up.offsets",
-    Kind.OBSERVED_GAUGE,
-    "{offset}",
-    "Offsets set aside and not caught up yet",
-)
-FETCHED = Instrument(
-    "kafka_rebalance.fetched",
-    Kind.OBSERVED_COUNTER,
-    "By",
-    "Record batches that brokers sent, in their compressed size",
-)
-FETCH_LATENCY = Instrument(
+FETCH_LATENCY = _gauge(
     "kafka_rebalance.fetch.latency.avg",
-    Kind.OBSERVED_GAUGE,
     "s",
     "How long brokers took to answer a fetch: average of the last minute",
 )
-FETCH_LATENCY_MAX = Instrument(
+FETCH_LATENCY_MAX = _gauge(
     "kafka_rebalance.fetch.latency.max",
-    Kind.OBSERVED_GAUGE,
     "s",
     "How long brokers took to answer a fetch: maximum of the last minute",
 )
-DECODED = Instrument(
-    "kafka_rebalance.decode.rows",
-    Kind.OBSERVED_COUNTER,
-    "{row}",
-    "Records that poll_arrow has decoded",
+DECODED = _observed_counter(
+    "kafka_rebalance.decode.rows", "{row}", "Records that poll_arrow has decoded"
 )
-DECODE_TIME = Instrument(
-    "kafka_rebalance.decode.time",
-    Kind.OBSERVED_COUNTER,
-    "s",
-    "Time that poll_arrow has spent on decoding",
+DECODE_TIME = _observed_counter(
+    "kafka_rebalance.decode.time", "s", "Time that poll_arrow has spent on decoding"
 )
-POLL_AGE = Instrument(
-    "kafka_rebalance.poll.age",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Time since the application's last sign of life",
-)
-ASSIGNED = Instrument(
+POLL_AGE = _gauge("kafka_rebalance.poll.age", "s", "Time since the application's last sign of life")
+ASSIGNED = _observed_sum(
     "kafka_rebalance.assigned_partitions",
-    Kind.OBSERVED_SUM,
     "{partition}",
     "Assigned partitions, including those being revoked",
 )
-REVOKING = Instrument(
+REVOKING = _observed_sum(
     "kafka_rebalance.revoking_partitions",
-    Kind.OBSERVED_SUM,
     "{partition}",
     "Partitions that the group has asked back and not received yet",
 )
-REVOKE_AGE = Instrument(
-    "kafka_rebalance.revoke.age",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Time since the group asked the partition back",
+REVOKE_AGE = _gauge(
+    "kafka_rebalance.revoke.age", "s", "Time since the group asked the partition back"
 )
-REBALANCES = Instrument(
+REBALANCES = _counter(
     "kafka_rebalance.rebalances",
-    Kind.COUNTER,
     "{rebalance}",
     "Assignments from the group that this member has applied",
 )
-LOST = Instrument(
+LOST = _counter(
     "kafka_rebalance.lost_partitions",
-    Kind.COUNTER,
     "{partition}",
     "Partitions lost with the membership, or undrained at the deadline of their revoke",
 )
-REVOKES = Instrument(
+REVOKES = _histogram(
     "kafka_rebalance.revoke.duration",
-    Kind.HISTOGRAM,
     "s",
     "Time from a revoke request to the partition's release",
-    _WAITS_S,
+    *_WAITS_S,
 )
-HAND_OVERS = Instrument(
+HAND_OVERS = _histogram(
     "kafka_rebalance.hand_over.duration",
-    Kind.HISTOGRAM,
     "s",
     "Time from a partition's assignment to its first record",
-    _WAITS_S,
+    *_WAITS_S,
 )
-TRANSACTIONS = Instrument(
+OPERATIONS = _histogram(
+    "messaging.client.operation.duration", "s", "How long commits took", *_REQUESTS_S
+)
+SENT = _counter(
+    "messaging.client.sent.messages",
+    "{message}",
+    "Records sent in transactions, counted when the transactions end",
+)
+TRANSACTIONS = _histogram(
     "kafka_rebalance.transaction.duration",
-    Kind.HISTOGRAM,
     "s",
     "Time from a transaction's first record to its end",
-    _WAITS_S,
+    *_WAITS_S,
 )
-COMMITTED_RECORDS = Instrument(
-    "kafka_rebalance.producer.committed_records",
-    Kind.OBSERVED_COUNTER,
-    "{message}",
-    "Records committed",
+COMMITTED_RECORDS = _observed_counter(
+    "kafka_rebalance.producer.committed_records", "{message}", "Records committed"
 )
-RESTART_POINT_AGE = Instrument(
-    "kafka_rebalance.restart_point.age",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Time since the last commit of a restart point",
+RESTART_POINT_AGE = _gauge(
+    "kafka_rebalance.restart_point.age", "s", "Time since the last commit of a restart point"
 )
-ROWS = Instrument(
-    "kafka_rebalance.query.rows",
-    Kind.COUNTER,
-    "{row}",
-    "Rows that batches have read",
+ROWS = _counter("kafka_rebalance.query.rows", "{row}", "Rows that batches have read")
+BATCHES = _histogram(
+    "kafka_rebalance.query.batch.duration", "s", "How long batches took", *_WAITS_S
 )
-BATCHES = Instrument(
-    "kafka_rebalance.query.batch.duration",
-    Kind.HISTOGRAM,
-    "s",
-    "How long batches took",
-    _WAITS_S,
-)
-PROGRESS_AGE = Instrument(
-    "kafka_rebalance.query.progress.age",
-    Kind.OBSERVED_GAUGE,
-    "s",
-    "Time since the query's last progress report",
-)
-
-#: All instruments, in the order of the documentation.
-ALL = (
-    CONSUMED,
-    LAG,
-    LAG_TIME,
-    POSITION,
-    COMMITTED,
-    COMMIT_AGE,
-    CATCH_UP,
-    FETCHED,
-    FETCH_LATENCY,
-    FETCH_LATENCY_MAX,
-    DECODED,
-    DECODE_TIME,
-    POLL_AGE,
-    ASSIGNED,
-    REVOKING,
-    REVOKE_AGE,
-    REBALANCES,
-    LOST,
-    REVOKES,
-    HAND_OVERS,
-    OPERATIONS,
-    SENT,
-    TRANSACTIONS,
-    COMMITTED_RECORDS,
-    RESTART_POINT_AGE,
-    ROWS,
-    BATCHES,
-    PROGRESS_AGE,
+PROGRESS_AGE = _gauge(
+    "kafka_rebalance.query.progress.age", "s", "Time since the query's last progress report"
 )
 
 

@@ -31,13 +31,7 @@ class Source(Protocol):
 
 
 class Instruments:
-    """Makes each instrument of a meter provider once, and reads its values from all sources.
-
-    Parameters
-    ----------
-    meter : Meter
-        The provider's.
-    """
+    """Makes each instrument of a meter provider once, and reads its values from all sources."""
 
     def __init__(self, meter: Meter) -> None:
         self._lock = threading.Lock()
@@ -144,10 +138,7 @@ _making = threading.Lock()
 def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
     """Return the instruments of this provider, or of the global one; made on first use.
 
-    Raises
-    ------
-    ImportError
-        OpenTelemetry is not installed.
+    Raises ImportError if OpenTelemetry is not installed.
     """
     try:
         from opentelemetry.metrics import get_meter, get_meter_provider

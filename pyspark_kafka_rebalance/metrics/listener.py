@@ -98,13 +98,7 @@ def _kept_progress(session: SparkSession | None, run_id: str) -> Mapping[str, An
 
 
 class MeasuredRuns:
-    """The running queries, by run id.
-
-    Parameters
-    ----------
-    instruments : Instruments
-        Where the metrics go.
-    """
+    """The running queries, by run id."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from kafka.consumer.fetcher import ConsumerRecord
@@ -18,52 +19,22 @@ from kafka.structs import TopicPartition
 from ..consumer.consumer import DeferredRevokeConsumer
 from ..consumer.fetch_metadata import FetchMetadata
 from ..consumer.offsets.found_records import count
-from .catalogue import (
-    ASSIGNED,
-    CATCH_UP,
-    COMMIT_AGE,
-    COMMITTED,
-    CONSUMED,
-    DECODE_TIME,
-    DECODED,
-    FETCH_LATENCY,
-    FETCH_LATENCY_MAX,
-    FETCHED,
-    LAG,
-    LAG_TIME,
-    OPERATION,
-    OPERATION_TYPE,
-    POLL_AGE,
-    POSITION,
-    REVOKE_AGE,
-    REVOKING,
-    Attributes,
-    Instrument,
-    Measured,
-    of_member,
-    of_partition,
-)
+from . import catalogue
+from .catalogue import Attributes, Instrument, Measured, of_member, of_partition
 from .harmless import harmless
 from .instruments import Instruments
 from .member_events import MemberEvents, commit_answered
 from .waiting import Waiting
 
-_POLL = {OPERATION: "poll", OPERATION_TYPE: "receive"}
+_POLL = {catalogue.OPERATION: "poll", catalogue.OPERATION_TYPE: "receive"}
 
 
 class MemberObservation:
     """Measures one member: one client, any number of partitions.
 
-    Parameters
-    ----------
-    instruments : Instruments
-        Where the metrics go.
-    member : callable
-        Returns the consumer; None before it is made, and once it is deleted.
-    end : callable
-        Ends the observation: called when the consumer is closed, or the metrics fail.
-    reads_records : bool
-        False for a member that joins a group but polls no records.
+    ``member`` returns the consumer; None before it is made, and once it is deleted. ``end`` is
+    called when the consumer is closed, or the metrics fail. Without
+    ``reads_records`` the member joins a group and polls no records.
     """
 
     def __init__(
@@ -89,21 +60,22 @@ class MemberObservation:
         self._decoded = (0, 0.0)  # rows, and how long they took; the polling thread adds
         self._waiting: dict[TopicPartition, Waiting] = {}  # collections add, one at a time
         self._readers: dict[Instrument, Callable[[DeferredRevokeConsumer], Iterable[Measured]]] = {
-            ASSIGNED: self._assigned,
-            REVOKING: self._revoking,
-            REVOKE_AGE: self._revoke_ages,
+            catalogue.ASSIGNED: self._assigned,
+            catalogue.REVOKING: self._revoking,
+            catalogue.REVOKE_AGE: self._revoke_ages,
         }
         if reads_records:
+            latency, latency_max = catalogue.FETCH_LATENCY, catalogue.FETCH_LATENCY_MAX
             self._readers |= {
-                LAG: self._lags,
-                LAG_TIME: self._lag_times,
-                POSITION: self._positions,
-                COMMITTED: self._commits,
-                COMMIT_AGE: self._commit_ages,
-                CATCH_UP: self._catch_up,
-                POLL_AGE: self._poll_age,
-                FETCH_LATENCY: self._fetch_latency,
-                FETCH_LATENCY_MAX: self._fetch_latency_max,
+                catalogue.LAG: self._lags,
+                catalogue.LAG_TIME: self._lag_times,
+                catalogue.POSITION: self._positions,
+                catalogue.COMMITTED: self._commits,
+                catalogue.COMMIT_AGE: self._commit_ages,
+                catalogue.CATCH_UP: self._catch_up,
+                catalogue.POLL_AGE: self._poll_age,
+                latency: partial(self._of_library, latency, "fetch-latency-avg"),
+                latency_max: partial(self._of_library, latency_max, "fetch-latency-max"),
             }
 
     # -- called by the consumer; see ConsumerObserver ---------------------------------------------
@@ -203,11 +175,11 @@ class MemberObservation:
 
     def read(self, instrument: Instrument) -> Iterable[Measured]:
         """Return this instrument's values now."""
-        if instrument is CONSUMED:
-            return self._counted(CONSUMED, self._records, _POLL)
-        if instrument is FETCHED:
-            return self._counted(FETCHED, self._bytes, {})
-        if instrument in (DECODED, DECODE_TIME):
+        if instrument is catalogue.CONSUMED:
+            return self._counted(catalogue.CONSUMED, self._records, _POLL)
+        if instrument is catalogue.FETCHED:
+            return self._counted(catalogue.FETCHED, self._bytes, {})
+        if instrument in (catalogue.DECODED, catalogue.DECODE_TIME):
             return self._decoding(instrument)
         reader = self._readers.get(instrument)
         member = None if reader is None else self._member()
@@ -229,25 +201,25 @@ class MemberObservation:
         rows, took_s = self._decoded
         if rows:
             self._events()  # which knows whose they are
-            value = rows if instrument is DECODED else took_s
+            value = rows if instrument is catalogue.DECODED else took_s
             yield Measured(instrument, value, self._attributes)
 
     def _assigned(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
-        yield Measured(ASSIGNED, len(member.assignment()), self._attributes)
+        yield Measured(catalogue.ASSIGNED, len(member.assignment()), self._attributes)
 
     def _revoking(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
-        yield Measured(REVOKING, len(member._ownership.gated), self._attributes)
+        yield Measured(catalogue.REVOKING, len(member._ownership.gated), self._attributes)
 
     def _revoke_ages(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         now, events = time.monotonic(), self._events()
         for p in member._ownership.gated:
             since = events.revoking_since(p)
             if since is not None:
-                yield Measured(REVOKE_AGE, now - since, self._of(p))
+                yield Measured(catalogue.REVOKE_AGE, now - since, self._of(p))
 
     def _lags(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         for p, standing in self._standings(member):
-            yield Measured(LAG, standing.lag, self._of(p))
+            yield Measured(catalogue.LAG, standing.lag, self._of(p))
 
     def _lag_times(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         now = time.time()
@@ -258,7 +230,7 @@ class MemberObservation:
             waiting.ended_at(standing.end_offset, standing.fetched_at_ms / 1000)
             since = waiting.since(standing.position, self._before_at(p, standing.position))
             waits_s = 0.0 if since is None else max(0.0, now - since)
-            yield Measured(LAG_TIME, waits_s, self._of(p))
+            yield Measured(catalogue.LAG_TIME, waits_s, self._of(p))
 
     def _before_at(self, partition: TopicPartition, position: int) -> float | None:
         """Return the timestamp of the last record polled, if that lies before this position.
@@ -272,37 +244,33 @@ class MemberObservation:
         for p in member.assignment():
             position = member._io.subscription.position(p)
             if position is not None:
-                yield Measured(POSITION, position, self._of(p))
+                yield Measured(catalogue.POSITION, position, self._of(p))
 
     def _commits(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         for p in member.assignment():
             committed = member.acknowledged(p)
             if committed is not None:
-                yield Measured(COMMITTED, committed, self._of(p))
+                yield Measured(catalogue.COMMITTED, committed, self._of(p))
 
     def _commit_ages(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         now = time.monotonic()
         for p in member.assignment():
             at = self._committed_at.get(p)
             if at is not None:
-                yield Measured(COMMIT_AGE, now - at, self._of(p))
+                yield Measured(catalogue.COMMIT_AGE, now - at, self._of(p))
 
     def _catch_up(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
         if member._catching_up is not None:
             for p in member.assignment():
-                yield Measured(CATCH_UP, member._hand_outs.gaps.lag(p), self._of(p))
+                yield Measured(catalogue.CATCH_UP, member._hand_outs.gaps.lag(p), self._of(p))
 
     def _poll_age(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
-        yield Measured(POLL_AGE, member._membership.parts.liveness.silent_s, self._attributes)
-
-    def _fetch_latency(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
-        return self._of_library(member, FETCH_LATENCY, "fetch-latency-avg")
-
-    def _fetch_latency_max(self, member: DeferredRevokeConsumer) -> Iterator[Measured]:
-        return self._of_library(member, FETCH_LATENCY_MAX, "fetch-latency-max")
+        yield Measured(
+            catalogue.POLL_AGE, member._membership.parts.liveness.silent_s, self._attributes
+        )
 
     def _of_library(
-        self, member: DeferredRevokeConsumer, instrument: Instrument, name: str
+        self, instrument: Instrument, name: str, member: DeferredRevokeConsumer
     ) -> Iterator[Measured]:
         """Convert a metric of kafka-python's own from milliseconds; nothing if it has no value."""
         groups = member.metrics() or {}

@@ -11,43 +11,21 @@ from collections.abc import Collection, Iterable, Mapping
 from kafka.structs import TopicPartition
 
 from ..consumer.fetch_metadata import FetchMetadata
-from .catalogue import (
-    ERROR,
-    HAND_OVERS,
-    LOST,
-    OPERATION,
-    OPERATION_TYPE,
-    OPERATIONS,
-    REASON,
-    REBALANCES,
-    REVOKES,
-    TOPIC,
-    Attributes,
-    Measured,
-)
+from . import catalogue
+from .catalogue import Attributes, Measured
 
 WITH_MEMBERSHIP = "membership"
 UNDRAINED = "undrained"
 
 
 class MemberEvents:
-    """Counts the events of one member.
-
-    Parameters
-    ----------
-    attributes : mapping of str to str
-        The attributes of all its metrics.
-
-    Attributes
-    ----------
-    awaiting : dict of TopicPartition to float
-        When each partition that has brought no record yet was assigned.
-    """
+    """Counts the events of one member."""
 
     def __init__(self, attributes: Attributes) -> None:
-        self._attributes = attributes
+        self._attributes = attributes  # of all its metrics
         self._topics: set[str] = set()
         self._requested: dict[TopicPartition, float] = {}
+        #: When each partition that has brought no record yet was assigned.
         self.awaiting: dict[TopicPartition, float] = {}
 
     def assigned(
@@ -63,7 +41,7 @@ class MemberEvents:
         self.awaiting |= dict.fromkeys(added, now)
         topics = {p.topic for p in added} - self._topics
         self._topics |= topics
-        return [Measured(REBALANCES, 1, self._attributes), *self._begun(topics)]
+        return [Measured(catalogue.REBALANCES, 1, self._attributes), *self._begun(topics)]
 
     def lost(self, partitions: Collection[TopicPartition], undrained: bool) -> list[Measured]:
         """Partitions are lost; undrained ones are still released to the group afterwards."""
@@ -71,14 +49,14 @@ class MemberEvents:
             self.awaiting.pop(p, None)
             if not undrained:
                 self._requested.pop(p, None)
-        why = {REASON: UNDRAINED if undrained else WITH_MEMBERSHIP}
-        return [Measured(LOST, n, {**of, **why}) for n, of in self._by_topic(partitions)]
+        why = {catalogue.REASON: UNDRAINED if undrained else WITH_MEMBERSHIP}
+        return [Measured(catalogue.LOST, n, {**of, **why}) for n, of in self._by_topic(partitions)]
 
     def released(self, partitions: Collection[TopicPartition], now: float) -> list[Measured]:
         """Partitions were released: their revokes have ended."""
         took = [(p, self._requested.pop(p, None)) for p in partitions]
         return [
-            Measured(REVOKES, now - at, {**self._attributes, TOPIC: p.topic})
+            Measured(catalogue.REVOKES, now - at, {**self._attributes, catalogue.TOPIC: p.topic})
             for p, at in took
             if at is not None
         ]
@@ -91,23 +69,21 @@ class MemberEvents:
     ) -> list[Measured]:
         """A poll brought records; stop awaiting partitions that had none when they were assigned.
 
-        Parameters
-        ----------
-        first_at : mapping of TopicPartition to float or None
-            The timestamp of each partition's first record, on the clock of ``now``; None if it has
-            none, or is known to have had a record before. A broker may hold its first answer back
-            until there is a record, so that no empty one comes before.
-        metadata : mapping of TopicPartition to FetchMetadata
-            Of the partitions whose fetches were answered.
-        now : float
-            The time.
+        ``first_at`` has the timestamp of each partition's first record, on the clock of ``now``;
+        None if it has none, or is known to have had a record before. A broker may hold its first
+        answer back until there is a record, so that no empty one comes before. ``metadata`` are of
+        the partitions whose fetches were answered.
         """
         measured = []
         for p, first in first_at.items():
             at = self.awaiting.pop(p, None)
             if at is not None and (first is None or first <= at):
                 measured.append(
-                    Measured(HAND_OVERS, now - at, {**self._attributes, TOPIC: p.topic})
+                    Measured(
+                        catalogue.HAND_OVERS,
+                        now - at,
+                        {**self._attributes, catalogue.TOPIC: p.topic},
+                    )
                 )
         for p in [p for p in self.awaiting if p in metadata and not metadata[p].lag]:
             del self.awaiting[p]
@@ -120,21 +96,27 @@ class MemberEvents:
     def _begun(self, topics: Iterable[str]) -> list[Measured]:
         """Start the counters at 0: an increase that is a counter's first value is not seen."""
         return [
-            Measured(LOST, 0, {**self._attributes, TOPIC: topic, REASON: reason})
+            Measured(
+                catalogue.LOST,
+                0,
+                {**self._attributes, catalogue.TOPIC: topic, catalogue.REASON: reason},
+            )
             for topic in sorted(topics)
             for reason in (WITH_MEMBERSHIP, UNDRAINED)
         ]
 
     def _by_topic(self, partitions: Iterable[TopicPartition]) -> list[tuple[int, Attributes]]:
         found = Counter(p.topic for p in partitions)
-        return [(n, {**self._attributes, TOPIC: topic}) for topic, n in sorted(found.items())]
+        return [
+            (n, {**self._attributes, catalogue.TOPIC: topic}) for topic, n in sorted(found.items())
+        ]
 
 
 def commit_answered(
     attributes: Attributes, refused: Mapping[TopicPartition, type[Exception]], took_s: float
 ) -> Measured:
     """A commit was answered; it has failed if any of its partitions has."""
-    named = {**attributes, OPERATION: "commit", OPERATION_TYPE: "settle"}
+    named = {**attributes, catalogue.OPERATION: "commit", catalogue.OPERATION_TYPE: "settle"}
     if refused:
-        named[ERROR] = next(iter(refused.values())).__name__
-    return Measured(OPERATIONS, took_s, named)
+        named[catalogue.ERROR] = next(iter(refused.values())).__name__
+    return Measured(catalogue.OPERATIONS, took_s, named)

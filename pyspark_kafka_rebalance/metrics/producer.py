@@ -7,21 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ..producer.group import ProducerGroup
 from ..producer.observer import Outcome
-from .catalogue import (
-    COMMITTED_RECORDS,
-    ERROR,
-    OPERATION,
-    OPERATION_TYPE,
-    OPERATIONS,
-    OUTCOME,
-    RESTART_POINT_AGE,
-    SENT,
-    SOURCE_PARTITION,
-    TRANSACTIONS,
-    Attributes,
-    Instrument,
-    Measured,
-)
+from . import catalogue
+from .catalogue import Attributes, Instrument, Measured
 from .harmless import harmless
 from .instruments import Instruments
 
@@ -29,16 +16,8 @@ from .instruments import Instruments
 class ProducerObservation:
     """Measures the transactions of one member; a MemberObservation measures its partitions.
 
-    Parameters
-    ----------
-    instruments : Instruments
-        Where the metrics go.
-    group : callable
-        Returns the producer group; None once it is deleted.
-    attributes : mapping of str to str
-        The attributes of all its metrics.
-    end : callable
-        Ends the observation: called when the group is closed, or the metrics fail.
+    ``group`` returns the producer group; None once it is deleted. ``end`` is called when the group
+    is closed, or the metrics fail.
     """
 
     def __init__(
@@ -76,10 +55,10 @@ class ProducerObservation:
         if group is None:
             return
         rates = group._transactions.rates
-        if instrument is COMMITTED_RECORDS:
+        if instrument is catalogue.COMMITTED_RECORDS:
             for p, total in rates.totals().items():
                 yield Measured(instrument, total, self._of(p))
-        elif instrument is RESTART_POINT_AGE:
+        elif instrument is catalogue.RESTART_POINT_AGE:
             now = time.monotonic()
             for p in group.restart_points:
                 age_s = rates.age_s(p, now)
@@ -87,21 +66,23 @@ class ProducerObservation:
                     yield Measured(instrument, age_s, self._of(p))
 
     def _of(self, source_partition: int) -> Attributes:
-        return {**self._attributes, SOURCE_PARTITION: str(source_partition)}
+        return {**self._attributes, catalogue.SOURCE_PARTITION: str(source_partition)}
 
 
 def transaction_ended(
-    attributes: Attributes,
-    outcome: Outcome,
-    records: int,
-    took_s: float,
-    commit_s: float | None,
+    attributes: Attributes, outcome: Outcome, records: int, took_s: float, commit_s: float | None
 ) -> Iterable[Measured]:
     """Return what a transaction adds when it ends; pure."""
-    failed = {} if outcome is Outcome.COMMITTED else {ERROR: outcome.value}
+    failed = {} if outcome is Outcome.COMMITTED else {catalogue.ERROR: outcome.value}
     if records:
-        yield Measured(SENT, records, {**attributes, OPERATION: "send", **failed})
-    yield Measured(TRANSACTIONS, took_s, {**attributes, OUTCOME: outcome.value})
+        yield Measured(
+            catalogue.SENT, records, {**attributes, catalogue.OPERATION: "send", **failed}
+        )
+    yield Measured(catalogue.TRANSACTIONS, took_s, {**attributes, catalogue.OUTCOME: outcome.value})
     if commit_s is not None:
-        named = {OPERATION: "commit_transaction", OPERATION_TYPE: "send", **failed}
-        yield Measured(OPERATIONS, commit_s, {**attributes, **named})
+        named = {
+            catalogue.OPERATION: "commit_transaction",
+            catalogue.OPERATION_TYPE: "send",
+            **failed,
+        }
+        yield Measured(catalogue.OPERATIONS, commit_s, {**attributes, **named})

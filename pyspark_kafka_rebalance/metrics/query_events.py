@@ -12,30 +12,9 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from ..source.progress import QueryStory, is_ours, seconds_of
-from ..source.progress_table import LOST as LOST_STATE
-from ..source.progress_table import OWNED, PartitionProgress, QueryProgress
-from ..source.progress_table import REVOKING as REVOKING_STATE
-from .catalogue import (
-    ASSIGNED,
-    BATCHES,
-    CATCH_UP,
-    LAG,
-    LAG_TIME,
-    LOST,
-    POSITION,
-    PROGRESS_AGE,
-    QUERY,
-    REBALANCES,
-    REVOKE_AGE,
-    REVOKING,
-    ROWS,
-    SYSTEM,
-    TOPIC,
-    Attributes,
-    Instrument,
-    Measured,
-    of_partition,
-)
+from ..source.progress_table import LOST, OWNED, REVOKING, PartitionProgress, QueryProgress
+from . import catalogue
+from .catalogue import Attributes, Instrument, Measured, of_partition
 from .waiting import Waiting
 
 
@@ -49,15 +28,12 @@ class QueryEvents:
         self._generations: dict[str, int] = {}
         self._waiting: dict[TopicPartition, Waiting] = {}
         self._revoking_since: dict[TopicPartition, float] = {}
-        self._attributes: Attributes = {SYSTEM: "kafka"}
+        self._attributes: Attributes = {catalogue.SYSTEM: "kafka"}
 
     def add(self, progress: Mapping[str, Any], now: float) -> list[Measured]:
         """Take in a progress; return nothing if the query has no source of ours.
 
-        Raises
-        ------
-        OffsetFormatError
-            A newer release of this package made the progress.
+        Raises OffsetFormatError if a newer release of this package made the progress.
         """
         self._story.add(progress)
         if self._story.is_foreign:
@@ -66,7 +42,7 @@ class QueryEvents:
         generations, self._generations = self._generations, self._story.generations()
         self._table = self._story.table()
         self._reported_at = now
-        self._attributes = {SYSTEM: "kafka", QUERY: str(self._table.query)}
+        self._attributes = {catalogue.SYSTEM: "kafka", catalogue.QUERY: str(self._table.query)}
         seconds = seconds_of(progress)
         planned_at = now if seconds is None else seconds[0]
         rows = {_partition_of(row): row for row in self._table}
@@ -78,29 +54,31 @@ class QueryEvents:
         self._revoking_since = {
             p: self._revoking_since.get(p, planned_at)
             for p, row in rows.items()
-            if row.state == REVOKING_STATE
+            if row.state == REVOKING
         }
         new = {p.topic for p in rows} - {p.topic for p in before}
-        lost = [
-            p for p, row in rows.items() if row.state == LOST_STATE and before.get(p) != LOST_STATE
-        ]
+        lost = [p for p, row in rows.items() if row.state == LOST and before.get(p) != LOST]
         # Start at 0: an increase that is a counter's first value is not seen.
         measured = [
-            Measured(LOST, sum(p.topic == topic for p in lost), {**self._attributes, TOPIC: topic})
+            Measured(
+                catalogue.LOST,
+                sum(p.topic == topic for p in lost),
+                {**self._attributes, catalogue.TOPIC: topic},
+            )
             for topic in sorted(new | {p.topic for p in lost})
         ]
         rebalances = sum(
             generations.get(member, number) != number
             for member, number in self._generations.items()
         )
-        measured.append(Measured(REBALANCES, rebalances, self._attributes))
+        measured.append(Measured(catalogue.REBALANCES, rebalances, self._attributes))
         read = sum(
             source.get("numInputRows") or 0 for source in progress["sources"] if is_ours(source)
         )
         if read > 0:
-            measured.append(Measured(ROWS, read, self._attributes))
+            measured.append(Measured(catalogue.ROWS, read, self._attributes))
             if seconds is not None:
-                measured.append(Measured(BATCHES, seconds[1], self._attributes))
+                measured.append(Measured(catalogue.BATCHES, seconds[1], self._attributes))
         return measured
 
     def reported(self, now: float) -> None:
@@ -112,13 +90,13 @@ class QueryEvents:
         """Return this instrument's values now."""
         if self._reported_at is None:
             return
-        if instrument is PROGRESS_AGE:
+        if instrument is catalogue.PROGRESS_AGE:
             yield Measured(instrument, now - self._reported_at, self._attributes)
-        elif instrument is ASSIGNED:
+        elif instrument is catalogue.ASSIGNED:
             owned = sum(row.state in OWNED for row in self._table)
             yield Measured(instrument, owned, self._attributes)
-        elif instrument is REVOKING:
-            revoking = sum(row.state == REVOKING_STATE for row in self._table)
+        elif instrument is catalogue.REVOKING:
+            revoking = sum(row.state == REVOKING for row in self._table)
             yield Measured(instrument, revoking, self._attributes)
         else:
             for row in self._table:
@@ -131,16 +109,16 @@ class QueryEvents:
     def _of_partition(
         self, instrument: Instrument, row: PartitionProgress, now: float
     ) -> float | None:
-        if instrument is LAG:
+        if instrument is catalogue.LAG:
             return row.lag
-        if instrument is POSITION:
+        if instrument is catalogue.POSITION:
             return row.position
-        if instrument is CATCH_UP:
+        if instrument is catalogue.CATCH_UP:
             return row.catch_up_lag
-        if instrument is REVOKE_AGE:
+        if instrument is catalogue.REVOKE_AGE:
             since = self._revoking_since.get(_partition_of(row))
             return None if since is None else max(0.0, now - since)
-        if instrument is LAG_TIME and row.lag is not None and row.position is not None:
+        if instrument is catalogue.LAG_TIME and row.lag is not None and row.position is not None:
             since = self._waiting[_partition_of(row)].since(row.position, None)
             return 0.0 if since is None else max(0.0, now - since)
         return None

@@ -41,19 +41,9 @@ class Waiting:
     def since(self, position: int, record_before_at: float | None) -> float | None:
         """Return the earliest time since which the record at ``position`` may have been waiting.
 
-        If nothing bounds that, return when it was first known to wait.
-
-        Parameters
-        ----------
-        position : int
-            The next offset to be read. Of the ends at or below it, only the last is kept.
-        record_before_at : float or None
-            The timestamp of the record before, if known.
-
-        Returns
-        -------
-        float or None
-            None if no record is known to wait.
+        If nothing bounds that, return when it was first known to wait; None if no record is known
+        to wait. ``position`` is the next offset to be read: of the ends at or below it, only the
+        last is kept. ``record_before_at`` is the timestamp of the record before, if known.
         """
         found = bisect_right(self._ends, position) - 1
         if not self._ends or found == len(self._ends) - 1:

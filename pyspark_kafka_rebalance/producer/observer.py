@@ -27,16 +27,8 @@ class ProducerObserver(Protocol):
     ) -> None:
         """A transaction has ended.
 
-        Parameters
-        ----------
-        outcome : Outcome
-            How.
-        records : int
-            How many were sent in it.
-        took_s : float
-            Since it began.
-        commit_s : float or None
-            How long its commit took; None if no commit was started.
+        ``took_s`` counts since it began; ``commit_s`` is how long its commit took, None if no
+        commit was started.
         """
 
     def closed(self) -> None:

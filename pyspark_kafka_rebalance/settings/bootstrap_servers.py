@@ -16,10 +16,7 @@ def without_empty_servers(config: Mapping[str, Any]) -> dict[str, Any]:
 
     kafka-python takes an empty item for this machine's port 9092; Java ignores it.
 
-    Raises
-    ------
-    OptionError
-        No item is left.
+    Raises OptionError if no item is left.
     """
     if _NAME not in config:
         return dict(config)

@@ -52,26 +52,16 @@ _INSTANCE_ID_MAX = 249 - len("-9999")
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """kafka-python's arguments, by the component that needs them.
+    """kafka-python's arguments, by the component that needs them."""
 
-    Attributes
-    ----------
-    client : Mapping[str, Any]
-        For every connection: ``KafkaConsumer``, ``KafkaAdminClient``, ``KafkaConnectionManager``.
-    consumer : Mapping[str, Any]
-        Only for ``KafkaConsumer``, in addition to ``client``; no key is in both.
-    fetch : Mapping[str, Any]
-        For the executors' fetches; only what is given, as the fetcher has its own defaults.
-    group_id : str or None
-        ``kafka.group.id``.
-    without_effect : Mapping[str, str]
-        Given settings that change nothing here, each with the reason.
-    """
-
+    #: For every connection: ``KafkaConsumer``, ``KafkaAdminClient``, ``KafkaConnectionManager``.
     client: Mapping[str, Any] = field(repr=False)
+    #: Only for ``KafkaConsumer``, in addition to ``client``; no key is in both.
     consumer: Mapping[str, Any] = field(repr=False)
+    #: For the executors' fetches; only what is given, as the fetcher has its own defaults.
     fetch: Mapping[str, Any] = field(repr=False)
-    group_id: str | None
+    group_id: str | None  # ``kafka.group.id``
+    #: Given settings that change nothing here, each with the reason.
     without_effect: Mapping[str, str]
 
     def no_effect_line(self, source: str) -> str | None:
@@ -369,16 +359,9 @@ _DEFAULTS = {
 def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     """Translate and check client settings, without any network access.
 
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-        Java names in lower case, without Spark's ``kafka.`` in front.
-
-    Raises
-    ------
-    OptionError
-        A setting is misspelt (what is meant is named), refused or out of range, or it contradicts
-        another one. All that is wrong comes in one error.
+    They have Java's names in lower case, without Spark's ``kafka.`` in front. Raises OptionError if
+    one is misspelt (what is meant is named), refused or out of range, or contradicts another one.
+    All that is wrong comes in one error.
     """
     problems = Problems()
     without_effect = {}
@@ -391,11 +374,7 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     nothing: dict[str, Any] = {}
     client = problems.of(partial(map_security, settings), nothing)
     client = client | problems.of(partial(_socket_options, settings), nothing)
-    by_user: dict[_For, dict[str, Any]] = {
-        _For.CLIENT: client,
-        _For.CONSUMER: {},
-        _For.FETCH: {},
-    }
+    by_user: dict[_For, dict[str, Any]] = {_For.CLIENT: client, _For.CONSUMER: {}, _For.FETCH: {}}
     for name, text in (_DEFAULTS | dict(settings)).items():
         if name in _MAPPED:
             mapping = _MAPPED[name]
@@ -412,11 +391,7 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     if "bootstrap.servers" not in settings:
         problems.add(OptionError("kafka.bootstrap.servers", None, _SERVERS.allowed))
     mapped = ClientSettings(
-        by_user[_For.CLIENT],
-        by_user[_For.CONSUMER],
-        by_user[_For.FETCH],
-        group_id,
-        without_effect,
+        by_user[_For.CLIENT], by_user[_For.CONSUMER], by_user[_For.FETCH], group_id, without_effect
     )
     for error in _contradictions(mapped, settings):
         if not problems.names & {error.option, *_MENTIONED.findall(error.allowed)}:
@@ -428,10 +403,7 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
 def _checked(name: str, text: str) -> str | None:
     """Return why a setting has no effect; None if it has one.
 
-    Raises
-    ------
-    OptionError
-        It is misspelt or refused, or does not have its only allowed value.
+    Raises OptionError if it is misspelt or refused, or does not have its only allowed value.
     """
     option = f"kafka.{name}"
     if name in _NO_EFFECT:

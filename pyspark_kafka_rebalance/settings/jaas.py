@@ -18,22 +18,8 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 def parse_jaas(text: str, form: str) -> tuple[str, dict[str, str]]:
     """Parse one entry, ``Module flag key=value …;``, quoting as Java's StreamTokenizer.
 
-    Parameters
-    ----------
-    text : str
-        The setting.
-    form : str
-        What it should look like, for the error.
-
-    Returns
-    -------
-    str, dict of str to str
-        The login module and its options.
-
-    Raises
-    ------
-    OptionError
-        It is not one such entry.
+    Returns the login module and its options. Raises OptionError if it is not one such entry;
+    ``form`` says there what it should look like.
     """
     tokens, marks = _tokens(text.rstrip(), form)
     if ";" not in {token for token, mark in zip(tokens, marks, strict=True) if mark}:

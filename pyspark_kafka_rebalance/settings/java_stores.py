@@ -19,10 +19,8 @@ NEEDS_PYJKS = (
 def certificates(content: bytes, password: str | None) -> str:
     """Return what a store trusts, in PEM: certificates, and that of each key, as Java does.
 
-    Raises
-    ------
-    ImportError, ValueError
-        pyjks is not installed; the password is wrong, or there is no certificate.
+    Raises ImportError if pyjks is not installed, and ValueError if the password is wrong, or there
+    is no certificate.
     """
     store = _opened(content, password)
     trusted = [entry.cert for entry in store.certs.values()]
@@ -35,10 +33,8 @@ def certificates(content: bytes, password: str | None) -> str:
 def identity(content: bytes, password: str | None, key_password: str | None) -> tuple[bytes, str]:
     """Return a store's first key and its certificate chain in PEM, and a new password for the key.
 
-    Raises
-    ------
-    ImportError, ValueError
-        pyjks is not installed; a password is wrong, or there is no key.
+    Raises ImportError if pyjks is not installed, and ValueError if a password is wrong, or there is
+    no key.
     """
     from cryptography.hazmat.primitives.serialization import load_der_private_key
 

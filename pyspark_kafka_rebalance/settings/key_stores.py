@@ -39,29 +39,16 @@ _REASONS = {"KEY_VALUES_MISMATCH": "the key is not that of the first certificate
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """A key store or a trust store, as the settings describe it.
+    """A key store or a trust store, as the settings describe it."""
 
-    Attributes
-    ----------
-    setting : {"ssl.keystore", "ssl.truststore"}
-        Named in errors.
-    kind : {"PEM", "PKCS12", "JKS", "JCEKS"}
-        Java's reader of JKS, its default, takes PKCS12 as well; the file tells which it is.
-    location : str or None
-        The store's file; None with ``pem``.
-    pem : str
-        PEM text given in the settings themselves.
-    password : str or None
-        The password of the store, or of a private key in PEM.
-    key_password : str or None
-        The password of a store's private key, if it is another than the store's: in JKS only.
-    """
-
-    setting: Literal["ssl.keystore", "ssl.truststore"]
+    setting: Literal["ssl.keystore", "ssl.truststore"]  # named in errors
+    #: Java's reader of JKS, its default, takes PKCS12 as well; the file tells which it is.
     kind: StoreKind
-    location: str | None
-    pem: str = field(default="", repr=False)
+    location: str | None  # the store's file; None with ``pem``
+    pem: str = field(default="", repr=False)  # PEM text given in the settings themselves
+    #: The password of the store, or of a private key in PEM.
     password: str | None = field(default=None, repr=False)
+    #: The password of a store's private key, if it is another than the store's: in JKS only.
     key_password: str | None = field(default=None, repr=False)
 
     @property
@@ -182,28 +169,18 @@ class TlsContext:
     """Stands in for kafka-python's ``ssl.SSLContext``; built from stores for each connection.
 
     Unlike an ``ssl.SSLContext`` it can be pickled.
-
-    Attributes
-    ----------
-    truststore : KeyStore or None
-        None: what this machine trusts (OpenSSL's default; Java's is its ``cacerts``).
-    keystore : KeyStore or None
-        None: this client presents no certificate.
-    check_hostname : bool
-        Whether a broker's certificate must be for the host name that is connected to.
     """
 
+    #: None: what this machine trusts (OpenSSL's default; Java's is its ``cacerts``).
     truststore: KeyStore | None
-    keystore: KeyStore | None
+    keystore: KeyStore | None  # None: this client presents no certificate
+    #: Whether a broker's certificate must be for the host name that is connected to.
     check_hostname: bool
 
     def context(self) -> ssl.SSLContext:
         """Read the stores.
 
-        Raises
-        ------
-        OptionError
-            A store cannot be read or opened; names it.
+        Raises OptionError, which names the store, if one cannot be read or opened.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2

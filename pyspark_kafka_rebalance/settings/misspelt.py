@@ -17,14 +17,7 @@ def meant_by(name: str, known: Iterable[str], most: float = _STRICT) -> str | No
 
     Case and separators do not count, and a name that is cut short is one, too.
 
-    Parameters
-    ----------
-    name : str
-        As the user wrote it.
-    known : iterable of str
-        What could be meant.
-    most : float
-        The largest number of wrong letters, as a part of the longer name's letters.
+    ``most`` is the largest number of wrong letters, as a part of the longer name's letters.
     """
     written = _letters(name)
     wrong = {candidate: _wrong(written, _letters(candidate)) for candidate in sorted(known)}

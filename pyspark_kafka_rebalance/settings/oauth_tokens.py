@@ -44,16 +44,8 @@ class _Token:
 class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
     """kafka-python's token provider for one client; pickled without its token.
 
-    Parameters
-    ----------
-    url : str
-        The authorization server's token endpoint.
-    client_id, client_secret : str
-        The credentials.
-    scope : str or None
-        The scope to request.
-    extensions : mapping of str to str
-        SASL extensions (KIP-342), sent to the broker with the token.
+    ``url`` is the authorization server's token endpoint. The SASL extensions (KIP-342) are sent to
+    the broker with the token.
     """
 
     def __init__(
@@ -86,12 +78,9 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
     def token(self) -> str:
         """Return a valid token: the last one, until it is time to renew it.
 
-        Raises
-        ------
-        AuthenticationError
-            The endpoint does not accept this client, or answers with something else.
-        kafka.errors.KafkaConnectionError
-            The endpoint cannot be reached now; trying again may help.
+        Raises AuthenticationError if the endpoint does not accept this client, or answers with
+        something else, and kafka-python's KafkaConnectionError if it cannot be reached now; trying
+        again may help.
         """
         with self._lock:
             if self._token is None or time.time() >= self._token.renew_at:

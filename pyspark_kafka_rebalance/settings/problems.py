@@ -39,13 +39,7 @@ class Problems:
             return default
 
     def raise_if_any(self) -> None:
-        """Raise the one problem itself, or a SeveralOptionsError with all of them.
-
-        Raises
-        ------
-        OptionError
-            Something is wrong.
-        """
+        """Raise the one problem itself, or a SeveralOptionsError with all of them."""
         found = [problem for problem in self._found if not self._is_missing_as_misspelt(problem)]
         if len(found) == 1:
             raise found[0] from None

@@ -20,17 +20,7 @@ _LINE_ENDS = re.compile(r"\r\n|\r|\n")
 def decode_properties(content: bytes, option: str) -> dict[str, str]:
     """Return the settings in a file's bytes, which are ISO-8859-1, as Java reads them.
 
-    Parameters
-    ----------
-    content : bytes
-        All of the file.
-    option : str
-        The option that names the file, for the error.
-
-    Raises
-    ------
-    OptionError
-        As :func:`read_properties`.
+    The option names the file, for the error; raises as :func:`read_properties`.
     """
     return read_properties(_LINE_ENDS.split(content.decode("latin-1")), option)
 
@@ -40,11 +30,8 @@ def read_properties(lines: Iterable[str], option: str) -> dict[str, str]:
 
     Blanks around a value are dropped, as Kafka does with what it reads.
 
-    Raises
-    ------
-    OptionError
-        A line is neither a setting nor a comment. Java takes a line with only a name as a setting
-        without a value; in any file for Kafka that is a mistake.
+    Raises OptionError if a line is neither a setting nor a comment. Java takes a line with only a
+    name as a setting without a value; in any file for Kafka that is a mistake.
     """
     settings = {}
     for number, line in _logical_lines(lines, option):

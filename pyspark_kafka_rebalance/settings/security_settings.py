@@ -130,20 +130,9 @@ def unsupported_login(settings: Mapping[str, str]) -> OptionError | None:
 def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
     """Translate the security settings.
 
-    Parameters
-    ----------
-    settings : Mapping[str, str]
-        Java names, without Spark's ``kafka.`` in front.
-
-    Returns
-    -------
-    dict[str, Any]
-        kafka-python's arguments; only those that follow from what is given.
-
-    Raises
-    ------
-    OptionError
-        kafka-python would not honour a value or a combination.
+    They have Java's names, without Spark's ``kafka.`` in front. Returns only those of
+    kafka-python's arguments that follow from what is given. Raises OptionError if kafka-python
+    would not honour a value or a combination.
     """
     protocol = parse_value(
         "kafka.security.protocol", settings.get("security.protocol", "PLAINTEXT"), _PROTOCOLS
@@ -196,10 +185,7 @@ def _sasl(settings: Mapping[str, str]) -> dict[str, Any]:
     if mechanism.startswith("SCRAM"):
         # RFC 5802, section 5.1; kafka-python sends the name as it is.
         user = user.replace("=", "=3D").replace(",", "=2C")
-    return config | {
-        "sasl_plain_username": user,
-        "sasl_plain_password": options["password"],
-    }
+    return config | {"sasl_plain_username": user, "sasl_plain_password": options["password"]}
 
 
 def _token_provider(

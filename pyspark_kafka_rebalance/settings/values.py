@@ -29,10 +29,7 @@ class ValueType:
 def parse_value(option: str, text: str, value_type: ValueType) -> Any:
     """Parse one option's text, which is not a secret.
 
-    Raises
-    ------
-    OptionError
-        Names the option, its value and what is allowed.
+    Raises OptionError, which names the option, its value and what is allowed.
     """
     try:
         return value_type.parse(text.strip())

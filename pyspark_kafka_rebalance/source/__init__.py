@@ -2,6 +2,6 @@
 
 from .spark.process_log import is_sparks_process, log_like_spark
 
-# Before any other module here can log: whatever Spark unpickles in its processes imports this.
+# Before any other module here can log: every object that Spark unpickles imports this.
 if is_sparks_process():
     log_like_spark()

@@ -24,23 +24,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Options for streams only; Spark's own source ignores them in a batch, too.
-_IGNORED = (
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-)
+_IGNORED = ("minOffsetsPerTrigger", "maxTriggerDelay", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
 
 
 @shows_our_errors
 class KafkaDeferredBatchReader(DataSourceReader):
-    """One batch read. Pure and picklable; Spark calls :meth:`partitions` once for each action.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a batch.
-    """
+    """One batch read. Pure and picklable; Spark calls :meth:`partitions` once for each action."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -48,10 +37,7 @@ class KafkaDeferredBatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks: one per partition with something to read, or more if the options ask.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            A topic or an offset cannot be found.
+        Raises KafkaRebalanceError if a topic or an offset cannot be found.
         """
         options = self._options
         if ignored := [name for name in _IGNORED if name.lower() in options.given]:

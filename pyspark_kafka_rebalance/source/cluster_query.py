@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 
-#: How long a query or a batch looks for a first broker when it starts, unless
-#: ``kafka.request.timeout.ms`` is given, which then counts. A running query goes on looking.
+#: How long a query or a batch tries to reach a first broker when it starts, unless
+#: ``kafka.request.timeout.ms`` is given, which then counts. A running query keeps trying.
 _FIRST_BROKER_MS = 15_000
 
 
 def first_broker_ms(options: SourceOptions) -> int:
-    """How long the start may look for a first broker."""
+    """How long the start may try to reach a first broker."""
     given: int = options.client_config.get("request_timeout_ms", _FIRST_BROKER_MS)
     return given
 
@@ -54,19 +54,9 @@ def ask_cluster(
 ) -> _Answer:
     """Ask the cluster through a new admin client.
 
-    Retriable errors are retried ``fetchOffset.numRetries`` times, such as a leader or a
-    coordinator that is moving.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The source's options.
-    what : str
-        What is asked for, as the errors name it.
-    ask : callable
-        The query; each retry repeats all of it.
-    is_start : bool
-        Whether to look no longer for a first broker than a start may.
+    Retriable errors are retried ``fetchOffset.numRetries`` times, such as a leader or a coordinator
+    that is moving; each retry repeats all of ``ask``. ``what`` names the request in errors. With
+    ``is_start`` it tries to reach a first broker no longer than a start may.
 
     Raises
     ------

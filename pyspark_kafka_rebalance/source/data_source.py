@@ -18,7 +18,7 @@ from ..transport.kafka_python_version import require_supported_version
 from .checkpoint.location_check import refuse_no_folder
 from .options.source_options import SourceOptions
 from .options.table_options import CARRIER, TableOptions, given_options
-from .refused_stream import RefusedStreamReader
+from .spark.refused_stream import RefusedStreamReader
 from .spark.schema import spark_ddl, spark_schema
 from .spark.shown_errors import shows_our_errors
 from .spark.spark_versions import reader_for_this_spark
@@ -65,7 +65,7 @@ class KafkaDeferredDataSource(DataSource):
         ------
         OptionError
             The options suit neither a stream nor a batch; Spark says only later which is wanted.
-            Names the option, its value, and what is allowed.
+            Names the option, its value, and the allowed values.
         """
         super().__init__(options)
         self._given, self._makes_table = given_options(options)
@@ -105,12 +105,10 @@ class KafkaDeferredDataSource(DataSource):
             log.warning("the table does not keep %s: each read must give its own", names)
 
     def _options_for(self, schema: StructType) -> SourceOptions:
-        """Return the options, with those of the table that is read, if it is one.
+        """Return the options, together with a table's own if a table is read.
 
-        Raises
-        ------
-        OptionError
-            They are bad, or not all there; the columns are not those of this source.
+        Raises OptionError if they are bad or incomplete, or the columns are not those of this
+        source.
         """
         parsed = self._parsed
         if parsed is None:
@@ -152,7 +150,7 @@ class KafkaDeferredDataSource(DataSource):
 
 
 def _checked(given: Mapping[str, str]) -> SourceOptions:
-    """Parse and check all options; OptionError says all that is wrong."""
+    """Parse and check all options; OptionError names all problems."""
     readers = min(os.cpu_count() or 1, MAX_DEFAULT_READERS)
     parsed, problems = SourceOptions.examine(given, default_readers=readers)
     if (tls := parsed.client_config.get("ssl_context")) is not None:

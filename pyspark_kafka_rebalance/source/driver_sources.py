@@ -31,15 +31,7 @@ _ADVICE = "give each load() of a query its own kafka.group.id"
 
 
 class DriverSources:
-    """This planner's entry among the sources of its driver.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream that subscribes to topics.
-    run : str
-        Unique name of this planner's run.
-    """
+    """This planner's entry among the sources of its driver; not for a stream with ``assign``."""
 
     def __init__(self, options: SourceOptions, run: str) -> None:
         self._options = options
@@ -66,7 +58,7 @@ class DriverSources:
             self._file = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
             fcntl.flock(self._file, fcntl.LOCK_EX)
             os.write(self._file, json.dumps(entry).encode())
-            unfinished.rename(self._path)  # whoever finds it finds it locked and whole
+            unfinished.rename(self._path)  # other planners find it locked and whole
         except OSError as error:
             log.info("other sources of this driver cannot see this one: %s", error)
 
@@ -122,7 +114,7 @@ class DriverSources:
 def _entry_in(path: Path) -> dict[str, Any] | None:
     """Return the entry of a source, or None if the source was killed.
 
-    A killed process leaves its file behind but not its lock. Its pid would not tell: the system may
+    A killed process leaves its file behind but not its lock. Its pid proves nothing: the system may
     have given it to another process.
     """
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)

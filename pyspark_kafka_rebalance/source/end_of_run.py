@@ -1,4 +1,4 @@
-"""EndOfRun: what a run with an end (AvailableNow, Once) waits for before it ends.
+"""EndOfRun: the waits before a run with an end (AvailableNow, Once) ends.
 
 A trigger without a batch ends such a run. So its members join before the first batch, and a trigger
 waits for brokers that do not answer, and for partitions that no live member owns.
@@ -29,7 +29,7 @@ POSTPONED_AT_MOST_S = 60.0
 
 #: How long one trigger waits for partitions of others, if another source of this driver is in the
 #: group. That may be another ``load()`` of this query, whose members release nothing of this batch
-#: before Spark has committed it. AvailableNow looks again in its next batch. Once has none, and
+#: before Spark has committed it. AvailableNow checks again in its next batch. Once has none, and
 #: gives a member that owes no batch the time to release (two heartbeats, of 5 s each in the
 #: consumer protocol).
 _BESIDE_A_SIBLING_S = 1.0
@@ -37,13 +37,7 @@ _BESIDE_A_SIBLING_ONCE_S = 10.0
 
 
 class EndOfRun:
-    """Decides in each trigger whether a run with an end has to wait, and for what.
-
-    Parameters
-    ----------
-    data_loss : DataLoss
-        Handles partitions that the run was to read and that are gone.
-    """
+    """Decides in each trigger whether a run with an end has to wait, and why."""
 
     def __init__(self, data_loss: DataLoss) -> None:
         self._data_loss = data_loss
@@ -67,29 +61,13 @@ class EndOfRun:
         available_now: AvailableNowRun | None,
         plan: Callable[[], dict[str, Any] | Postponed],
     ) -> dict[str, Any] | Postponed | None:
-        """Plan until there is a batch, or nothing is left to read.
+        """Plan until there is a batch, or nothing is left to read; returns the last plan.
 
-        Parameters
-        ----------
-        run : QueryRun
-            The wait ends once this run is asked to stop.
-        limit : ReadLimit
-            Spark's limit for this trigger.
-        available_now : AvailableNowRun or None
-            None with Once.
-        plan : callable
-            Called at least once.
+        None if another ``load()`` of the query may own the rest: this waits only briefly for it,
+        and an empty batch brings another trigger. The wait ends once the run is asked to stop. It
+        plans at least once; ``available_now`` is None with Once.
 
-        Returns
-        -------
-        dict or Postponed or None
-            The last plan. None if another ``load()`` of the query may own the rest: this waits only
-            briefly for it, and an empty batch brings another trigger.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The wait timed out; names the partitions.
+        Raises KafkaRebalanceError if the wait timed out; names the partitions.
         """
         membership = run.membership
         planned = plan()

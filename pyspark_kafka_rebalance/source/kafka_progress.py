@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from .offsets.offset_json import OURS, is_own, parse_offset
+from .offsets.offset_json import OURS, by_topic, is_own, parse_offset
 from .offsets.stream_offset import StreamOffset
 from .progress import as_dict, is_ours, plain_offset
 
@@ -97,10 +97,7 @@ def _positions(offset: Any) -> Any:
         return offset
     if OURS in offset:
         return {topic: by_number for topic, by_number in offset.items() if topic != OURS}
-    by_topic: dict[str, dict[str, int]] = {}
-    for partition, position in sorted(parse_offset(offset).positions().items()):
-        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = position
-    return by_topic
+    return by_topic(parse_offset(offset).positions())
 
 
 def _metrics(end: StreamOffset, latest: Mapping[str, Mapping[str, int]]) -> dict[str, str]:

@@ -29,17 +29,7 @@ _NONE = -1
 
 
 def batch_ranges(options: SourceOptions) -> list[OffsetRange]:
-    """Look up the ranges that a batch reads.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a batch.
-
-    Returns
-    -------
-    list of OffsetRange
-        Sorted by topic and partition, without empty ones.
+    """Look up the ranges that a batch reads: sorted, without empty ones.
 
     Raises
     ------

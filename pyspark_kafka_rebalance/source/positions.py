@@ -1,4 +1,4 @@
-"""Print where the queries of some checkpoints stand, as ``startingOffsets`` of Spark's own source.
+"""Print the positions of some checkpoints' queries, as ``startingOffsets`` of Spark's own source.
 
     python -m pyspark_kafka_rebalance.source.positions [--source N | --one-group] CHECKPOINT ...
 
@@ -22,22 +22,16 @@ from kafka.structs import TopicPartition
 from ..errors import KafkaRebalanceError
 from .checkpoint.checkpoint_files import CheckpointFiles, open_checkpoint, parse_location, redacted
 from .checkpoint.offset_log import parse_offset_log
-from .offsets.offset_json import is_own, parse_offset
+from .offsets.offset_json import by_topic, is_own, parse_offset
 
 
 def positions_in(
     files: CheckpointFiles, source: str | None = None, one_group: bool = False
 ) -> tuple[dict[TopicPartition, int], list[int]]:
-    """Find where a query stands: at the end of the last batch that it has committed.
+    """Find a query's position: the end of the last batch that it has committed.
 
-    Parameters
-    ----------
-    files : CheckpointFiles
-        The query's checkpoint.
-    source : str, optional
-        The source to use, by its number in the plan or its name; all of them by default.
-    one_group : bool
-        Whether the sources share a group, so that a partition stands at its furthest position.
+    ``source`` is its number in the plan or its name; by default all are used. ``one_group``: the
+    sources share a group, so each partition's furthest position counts.
 
     Returns
     -------
@@ -118,10 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "that the sink already has will come again",
                 file=sys.stderr,
             )
-    by_topic: dict[str, dict[str, int]] = {}
-    for partition, position in sorted(_furthest(found).items()):
-        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = position
-    print(json.dumps(by_topic, separators=(",", ":")))
+    print(json.dumps(by_topic(_furthest(found)), separators=(",", ":")))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""progress(query): where a query stands in each of its partitions, as a table.
+"""progress(query): a query's position in each of its partitions, as a table.
 
 It needs only ``query.recentProgress``, so it works wherever Spark's progress is: in a notebook on
 the driver, through Spark Connect, in a ``StreamingQueryListener``, in a log. An offset names
@@ -33,14 +33,14 @@ _RATE_OF_BATCHES = 10
 
 
 def progress(query: Any) -> QueryProgress:
-    """Return where a query stands in each of its partitions.
+    """Return the state of each of a query's partitions.
 
     Parameters
     ----------
     query : StreamingQuery, StreamingQueryProgress, dict, str, or a sequence of progresses
         A running or ended query, of classic Spark or Spark Connect; or its ``recentProgress`` or
         ``lastProgress``, the latter also as a dict or JSON. A single progress covers only the
-        partitions that its batch read and those whose end offset is known.
+        partitions that its batch read or whose end offset is known.
 
     Returns
     -------
@@ -127,7 +127,7 @@ class _Story:
         self._positions: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._gaps: dict[TopicPartition, int] = {}  # how many offsets are left in them
-        # For each batch: when its trigger began, how long that took, how many offsets of gaps it
+        # For each batch: the start of its trigger, how long that took, how many offsets of gaps it
         # read.
         self._caught_up: deque[tuple[float, float, int]] = deque(maxlen=_RATE_OF_BATCHES)
         self._is_first = True
@@ -136,7 +136,7 @@ class _Story:
         self.is_foreign = False
 
     def add(self, source: Mapping[str, Any], seconds: tuple[float, float] | None) -> None:
-        """Add the next progress; ``seconds``: when its trigger began, and how long it took."""
+        """Add the next progress; ``seconds``: the start of its trigger, and its duration."""
         start, end = plain_offset(source.get("startOffset")), plain_offset(source.get("endOffset"))
         if not is_ours(source):
             self.is_foreign = end is not None
@@ -216,7 +216,7 @@ class _Story:
                 self._positions.setdefault(partition, self._ends[partition])
 
     def rows(self) -> Iterator[PartitionProgress]:
-        """Yield the partitions as they stand now."""
+        """Yield the partitions as they are now."""
         for partition, state in sorted(self._states.items()):
             position = self._positions.get(partition)
             end = self._ends.get(partition) if state in OWNED else None
@@ -244,7 +244,7 @@ def _left_in_gaps(offset: StreamOffset) -> dict[TopicPartition, int]:
 
 
 def seconds_of(progress: Mapping[str, Any]) -> tuple[float, float] | None:
-    """When a progress's trigger began, and how long it took; None if the progress does not say."""
+    """The start and the duration of a progress's trigger; None if the progress lacks them."""
     try:
         began_at = datetime.fromisoformat(str(progress["timestamp"]).replace("Z", "+00:00"))
         return began_at.timestamp(), float(progress["durationMs"]["triggerExecution"]) / 1000
@@ -296,8 +296,8 @@ def plain_offset(offset: Any) -> Any:
 def is_ours(source: Mapping[str, Any]) -> bool:
     """Whether a source in a progress is of this format.
 
-    The end offset tells, since each source makes its own. Only a batch that Spark's own source left
-    in the checkpoint ends at one of that source's offsets; then the description tells.
+    The end offset shows it, since each source makes its own. Only a batch that Spark's own source
+    left in the checkpoint ends at one of that source's offsets; then the description shows it.
     """
     end = plain_offset(source.get("endOffset"))
     is_of_kafka = str(source.get("description")).startswith("Kafka")

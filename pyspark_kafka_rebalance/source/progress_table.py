@@ -41,7 +41,7 @@ class PartitionProgress:
         Client id of the query's group member that read it last; None if nothing was read yet.
     position : int or None
         The next offset: all records before it are in batches that Spark has committed, except those
-        that are still to be caught up. None while no progress tells.
+        that are still to be caught up. None while no progress has it.
     end_offset : int or None
         The partition's end when the last batch was planned, exclusive: high watermark, or last
         stable offset under read_committed. None for partitions that the query no longer owns, and
@@ -50,7 +50,7 @@ class PartitionProgress:
         ``end_offset - position``, in offsets.
     state : {"assigned", "revoking", "revoked", "lost", "stopped"}
         ``revoking``: its revoke had been requested when the last batch was planned, and it gets no
-        new records. ``revoked``: handed over since. ``lost``: gone without a hand-over.
+        new records. ``revoked``: handed over by now. ``lost``: taken without a hand-over.
         ``stopped``: owned at the end of the query, which has ended.
     catch_up_lag : int
         How many offsets below the position are still to be caught up
@@ -80,7 +80,7 @@ class QueryProgress:
     timestamp : str or None
         When that progress was made, in UTC.
     partitions : tuple of PartitionProgress
-        Those it owns, and those that it gave up or lost as far back as the progress goes.
+        Those it owns, and those that it gave up or lost, as far back as the progress reaches.
     catch_up_ends_in_s : float or None
         How many seconds after that progress all should be caught up, at the rate of the last
         batches; 0 if there is nothing to catch up, None if the rate is unknown.

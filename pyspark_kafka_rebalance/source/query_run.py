@@ -2,7 +2,7 @@
 
 Every run has its own name. ``stop_gracefully`` uses it to ask the run to stop, and other sources of
 the driver know the run by it. A process has one run, and starts another if the caller that asked
-the first one to stop is gone.
+the first one to stop did not stop the query in time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .driver_sources import DriverSources
 from .group.batch_state import Gaps, LeftBehind
 from .group.group_commits import STOP_TIMEOUT_S
 from .group.membership import QueryMembership
-from .load_claim import LoadClaim
 from .offsets.query_identity import QueryIdentity
+from .spark.load_claim import LoadClaim
 from .spark.sigterm import has_ended, stop_on_sigterm
 from .stop.stop_request import StopRequest
 
@@ -29,24 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class QueryRun:
-    """One run. Call :meth:`start` first; the members join once ``membership.join`` is called.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream.
-    identity : QueryIdentity
-        The query.
-
-    Attributes
-    ----------
-    name : str
-        Prefix of the members' client ids; unique.
-    membership : QueryMembership
-        Its members.
-    stop_request : StopRequest
-        Tells whether a caller asked it to stop.
-    """
+    """One run. Call :meth:`start` first; the members join once ``membership.join`` is called."""
 
     def __init__(self, options: SourceOptions, identity: QueryIdentity) -> None:
         self._options = options
@@ -62,10 +45,7 @@ class QueryRun:
     def start(self) -> None:
         """Register the run with other sources, handle SIGTERM, build the members.
 
-        Raises
-        ------
-        MembershipError
-            Another query reads from the same ``load()``.
+        Raises MembershipError if another query reads from the same ``load()``.
         """
         if self._claim is not None and (other := self._claim.take()) is not None:
             raise self._refused(other)
@@ -75,7 +55,7 @@ class QueryRun:
         self.membership.start()
 
     def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
-        """Begin at Spark's start offset, or where an earlier, abandoned run has ended.
+        """Start at Spark's start offset, or where an earlier, abandoned run has ended.
 
         Spark's log may be behind that, if a partition's log became shorter or a topic was deleted.
         """
@@ -85,6 +65,7 @@ class QueryRun:
         if before is not None:
             positions = {p: before.known[p] for p in positions if p in before.known}
             gaps = before.gaps
+        self.membership.follow(begin.followed)
         self.membership.restore(
             positions, begin.initial, begin.imported, gaps if live else None, begin.first_ends
         )
@@ -102,16 +83,14 @@ class QueryRun:
         return self._beside is not None and self._beside.may_have_siblings()
 
     def is_abandoned(self) -> bool:
-        """Whether the caller that asked to stop is gone, so that the query must continue."""
+        """Whether the caller that asked did not stop the query in time, so that it continues."""
         return self.stop_request.is_abandoned()
 
     def abandon(self) -> LeftBehind:
-        """End an abandoned run, and return what it knew.
+        """End an abandoned run, and return its state.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark tracks its progress asynchronously, so where it stands is not proven.
+        Raises KafkaRebalanceError if Spark tracks its progress asynchronously: its position is not
+        proven then.
         """
         log.warning(
             "group %s: stop_gracefully() asked the query to stop and did not stop it; reading "
@@ -137,7 +116,7 @@ class QueryRun:
             self.membership.leave(self._stop_timeout_s())
 
     def end(self) -> None:
-        """Commit what is proven, leave the group, and answer the stop request; idempotent."""
+        """Commit proven offsets, leave the group, and answer the stop request; idempotent."""
         if self._beside is not None:
             self._beside.leave()
         if self._claim is not None:

@@ -1,12 +1,12 @@
 """KafkaDeferredStreamReader: maps Spark's calls to the query's membership.
 
-An offset says what the batch that *ends* there reads: a range for each partition, whose second
+An offset has the ranges of the batch that *ends* there, one for each partition; a range's second
 number is the next offset to read. So ``partitions(start, end)`` needs only ``end``, and a replay
 reads the same records, no matter who owns the partitions by then.
 
 Spark calls ``latestOffset(start)`` when the batch ending at ``start`` is done, earlier than
-``commit``, and on idle triggers, too. See ``open_batches`` for what that proves, and
-``spark_versions`` for how Spark 4.0 and 4.1 call instead.
+``commit``, and on idle triggers, too. ``open_batches`` describes the proofs, and
+``spark_versions`` how Spark 4.0 and 4.1 call instead.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from .checkpoint.built_in_start import start_of_first_batch
 from .checkpoint.location_check import LocationCheck
 from .end_of_run import POSTPONED_AT_MOST_S, EndOfRun
 from .group.batch_state import LeftBehind
-from .group.batches.batch import NOTHING, CaughtUp
-from .offsets.offset_json import offset_to_json, parse_offset
+from .offsets.offset_json import by_topic, offset_to_json, parse_offset
 from .offsets.query_identity import QueryIdentity
 from .offsets.stream_offset import StreamOffset
 from .plan.available_now import AvailableNowRun
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 #: takes the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
 _FIRST_JOIN_S = 10.0
 
-#: If Spark does not tell the trigger: how long the group must not have changed before the first
+#: If Spark does not report the trigger: how long the group must not have changed before the first
 #: batch, which may be the only one.
 _SETTLED_FOR_S = 1.0
 
@@ -58,13 +57,8 @@ _SETTLED_FOR_S = 1.0
 class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's calls. Pure and picklable until the planner process first calls it.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        Validated options.
-    trigger_is_told : bool
-        Whether Spark tells the reader about AvailableNow and Once. If it does not, any trigger may
-        be one of them, and the first batch must have all there is.
+    ``trigger_is_told``: Spark reports AvailableNow and Once to the reader. If it does not, any
+    trigger may be one of them, and the first batch must have all there is.
     """
 
     def __init__(self, options: SourceOptions, trigger_is_told: bool = True) -> None:
@@ -81,7 +75,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._warms_up = True
         #: The offset planned last, as Spark has it and parsed, so that it is not parsed again.
         self._planned: tuple[dict[str, Any], StreamOffset] | None = None
-        #: The ids of the topics that the batch planned last reads, as far as the group tells them.
+        #: The ids of the topics that the batch planned last reads, where the group reports them.
         self._topic_ids: Mapping[TopicPartition, UUID] = {}
         #: The end of the batch that tasks were made for last, and the tasks: rows are marked once.
         self._tasks: tuple[dict[str, Any], list[ReadTask]] | None = None
@@ -106,7 +100,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return ReadMaxRows(self._options.max_offsets_per_trigger or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the run: all records now in the subscribed topics, whoever owns them.
+        """Fix the end of the run: all records now in the subscribed topics, of any owner.
 
         With ``groupIdPrefix``, Spark's next call does it, which has the offset that names the
         query.
@@ -149,7 +143,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return planned
 
     def _begin_check(self, start: dict[str, Any]) -> LocationCheck | None:
-        """Begin to check the option ``checkpointLocation``; only before the first plan."""
+        """Start the check of the option ``checkpointLocation``; only before the first plan."""
         location, self._unchecked = self._unchecked, None
         if location is None:
             return None
@@ -171,7 +165,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         elif not self._replayed:
             if membership.joining.has_others():
                 return False
-            self._warms_up = False  # nobody waits for our partitions meanwhile
+            self._warms_up = False  # no other member waits for our partitions
             membership.join()
             membership.joining.wait_until_positioned(run.is_asked_to_stop, _FIRST_JOIN_S)
         return True
@@ -184,8 +178,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._planned is None and (
             self._replayed or not self._trigger_is_told or not self._warms_up
         ):
-            # Without a warm-up, Spark shows the last offset, which names no run or one that is
-            # gone. A caller that wants to stop this run must learn its name.
+            # Without a warm-up, Spark shows the last offset, which names no run or one that has
+            # ended. A caller that wants to stop this run must learn its name.
             return self._empty_batch(run, None)
         # At the initial offset, a run with an end found no records: the next run must know which
         # partitions there were.
@@ -201,11 +195,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         """Return the known end offsets of owned partitions, for ``query.lastProgress``; no I/O."""
         if self._run is None:
             return None
-        known = self._run.membership.known_end_offsets()
-        ends: dict[str, dict[str, int]] = {}
-        for partition, end in sorted(known.items()):
-            ends.setdefault(partition.topic, {})[str(partition.partition)] = end
-        return ends
+        return by_topic(self._run.membership.known_end_offsets())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of the batch that ends at ``end``; the same however often Spark asks."""
@@ -216,12 +206,12 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         return [TaskPartition(task) for task in self._tasks[1]]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that the batch that ends here is proven; see ``open_batches`` for what else is."""
+        """Note that the batch that ends here is proven; see ``open_batches`` for other proofs."""
         if self._run is not None:
             self._run.membership.proofs.committed(end)
 
     def stop(self) -> None:
-        """Commit what is proven, leave the group; idempotent.
+        """Commit proven offsets, leave the group; idempotent.
 
         Takes at most 3 s, or as long as a caller of ``stop_gracefully`` waits for the commits.
         """
@@ -298,7 +288,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             # The same ranges, in a log that was recreated or truncated. Spark runs a batch only if
             # its offset differs from the previous one, so it would skip this one.
             return self._empty_batch(run, None)
-        catch_up = self._plan_catch_up(run, limit, ends)
+        catch_up = membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
         state = membership.hand_out(plan.ranges, catch_up)
         if state is None:
             planned = plan.ranges.keys() | catch_up.keys()
@@ -317,16 +307,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         self._topic_ids = state.topic_ids
         return told
 
-    def _plan_catch_up(
-        self, run: QueryRun, limit: ReadLimit, ends: Mapping[TopicPartition, int]
-    ) -> CaughtUp:
-        """Plan what the batch reads below the live positions."""
-        if self._options.catch_up is None:
-            return NOTHING
-        return run.membership.catch_up.plan(limit, self._available_now, self._data_loss, ends)
-
     def _note_gone(self, membership: QueryMembership) -> None:
-        """Handle what was deleted since the last plan: an error, a warning, or not missed."""
+        """Handle partitions deleted since the last plan: an error, a warning, or not missed."""
         run, deleted = self._available_now, membership.deletions.take()
         if run is not None:
             run.read_by_group(membership.coverage.read_by_group)
@@ -365,7 +347,7 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if (offset.ranges or offset.catch_up) and self._options.partitions is None:
             membership = self._started().membership
             if offset.built_in:
-                pass  # Spark's own source shares its partitions with nobody
+                pass  # Spark's own source shares no partitions
             elif self._options.catch_up is not None or offset.catch_up:
                 owed = membership.foreign_ranges.owed(offset.reads())
             else:
@@ -384,8 +366,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
     def _replay(self, start: dict[str, Any], end: dict[str, Any]) -> StreamOffset:
         """Replay a batch of Spark's log that an earlier process planned.
 
-        The members join before it is read: those of its partitions that they get are the query's
-        own until the batch is done, however long that takes.
+        The members join before it is read: the partitions of it that they get are the query's own
+        until the batch is done, however long that takes.
         """
         self._replayed = True
         begin, offset = parse_offset(start), parse_offset(end)
@@ -400,7 +382,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
         if self._options.partitions is None:
             membership = self._started().membership
             others = {p: at for p, at in offset.others.items() if p not in ranges}
-            proven = {**begin.positions(), **others}
+            proven = {**begin.positions_before(offset), **others}
+            membership.follow(offset.followed)
             if self._options.catch_up is not None:
                 membership.resume(proven, ranges, end, offset.imported, catch_up, offset.gaps)
             else:  # in order, from the first offset that the batch found unread

@@ -16,82 +16,45 @@ NO_PARTITION = "no such partition"
 NO_LEADER = "no leader"
 BEYOND_END = "beyond the end"
 
-_METADATA = {
-    Told.ANOTHER_COMMIT: "gaps of another commit",
-    Told.NEWER: "gaps of a newer version",
-}
+_METADATA = {Told.ANOTHER_COMMIT: "gaps of another commit", Told.NEWER: "gaps of a newer version"}
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The metadata of a topic.
+    """The metadata of a topic."""
 
-    Attributes
-    ----------
-    topic_id : UUID or None
-        None if brokers are older than 2.8, or there is no such topic.
-    partitions, led : frozenset of int
-        All partitions, and those that have a leader.
-    problem : str
-        Why nothing is known of the topic; empty if there is no problem.
-    """
-
-    topic_id: UUID | None = None
+    topic_id: UUID | None = None  #: None if brokers are older than 2.8, or there is no such topic
     partitions: frozenset[int] = frozenset()
-    led: frozenset[int] = frozenset()
-    problem: str = ""
+    led: frozenset[int] = frozenset()  #: the partitions with a leader
+    problem: str = ""  #: why nothing is known of the topic
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Where logs begin and end; leaves out partitions without an answer.
+    """Where logs start and end; leaves out partitions without an answer."""
 
-    Attributes
-    ----------
-    at : float
-        When the end offsets were received; seconds since 1970.
-    topics : mapping of str to Topic
-        All topics that were requested.
-    starts, ends : mapping of TopicPartition to int
-        The first offset, and the end offset: one after the last.
-    """
-
-    at: float
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    at: float  #: when the end offsets were received; seconds since 1970
+    topics: Mapping[str, Topic] = field(default_factory=dict)  #: all that were requested
     starts: Mapping[TopicPartition, int] = field(default_factory=dict)
-    ends: Mapping[TopicPartition, int] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, int] = field(default_factory=dict)  #: exclusive
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The offsets of one partition that the group has yet to process.
+    """The offsets of one partition that the group has yet to process."""
 
-    Attributes
-    ----------
-    position : int or None
-        The group's committed offset; None without a commit.
-    end : int or None
-        The end of the log; None if unknown.
-    lag : int or None
-        How many offsets below the end the group has not processed. Excludes offsets that retention
-        has deleted, and offsets that the commit's metadata mark as processed. None if the position
-        or the end is unknown, or the position is beyond the end.
-    gaps, gap_offsets : int
-        From the commit's metadata: how many gaps there are below the live position, and how many
-        offsets are left in them (KIP-333, ``processed``).
-    first : int or None
-        The lowest offset of the lag; None if there is no lag.
-    note : str
-        What is wrong, or empty.
-    """
-
-    position: int | None = None
-    end: int | None = None
+    position: int | None = None  #: the group's committed offset
+    end: int | None = None  #: of the log, exclusive
+    #: How many offsets below the end the group has not processed. Excludes offsets that retention
+    #: has deleted, and offsets that the commit's metadata mark as processed. None if the position
+    #: or the end is unknown, or the position is beyond the end.
     lag: int | None = None
+    #: From the commit's metadata: how many gaps there are below the live position, and how many
+    #: offsets are left in them (KIP-333, ``processed``).
     gaps: int = 0
     gap_offsets: int = 0
-    first: int | None = None
-    note: str = ""
+    first: int | None = None  #: the lowest offset of the lag
+    note: str = ""  #: the problem
 
 
 def backlog_of(

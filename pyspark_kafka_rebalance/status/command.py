@@ -92,7 +92,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _watch(look: GroupLook, given: argparse.Namespace) -> None:
-    """Look until interrupted. The first look must succeed; later ones may fail."""
+    """Report until interrupted. The first report must succeed; later ones may fail."""
     report = look.report()
     on_terminal = sys.stdout.isatty() and not given.json
     screen: Any = live_table() if on_terminal else lines(given.json)

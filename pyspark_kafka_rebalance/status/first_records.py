@@ -1,7 +1,7 @@
 """FirstRecords: the timestamps of the oldest unprocessed records, for the lag in seconds.
 
 Brokers do not return the timestamp of an offset, so the records are read as tasks read them: one
-record batch per partition, those with the largest lag first.
+record batch per partition, the largest lags first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: One look reads a record of at most this many partitions.
+#: One report reads a record of at most this many partitions.
 MOST_PARTITIONS = 1_000
 
 #: How many offsets to search for a record: if there is none, the search continues with the next
@@ -37,14 +37,7 @@ _FETCH_BYTES = 1024 * 1024
 class FirstRecords:
     """Reads one record of each partition.
 
-    Parameters
-    ----------
-    client_config : mapping
-        The settings common to kafka-python's clients.
-    isolation_level : str
-        Whether records of aborted transactions are read too.
-    timeout_s : float
-        How long one report may take; records not read by then are left out.
+    One report may take ``timeout_s``; records not read by then are left out.
     """
 
     def __init__(

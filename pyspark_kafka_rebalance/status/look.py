@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -40,18 +39,10 @@ class UnknownGroupError(KafkaRebalanceError):
 
 
 class GroupLook:
-    """Looks at one group; a context manager.
+    """Reports on one group; a context manager.
 
-    Parameters
-    ----------
-    client_config : mapping
-        The settings common to kafka-python's clients; ``bootstrap_servers`` is a list.
-    group_id : str
-        The group.
-    isolation_level : str
-        With ``read_committed``, logs end before the first open transaction.
-    timeout_s : float
-        Timeout for reading offsets; timestamps get the same again.
+    ``bootstrap_servers`` is a list. With ``read_committed``, logs end before the first open
+    transaction. The timeout is for reading offsets; timestamps get the same again.
     """
 
     def __init__(
@@ -72,18 +63,13 @@ class GroupLook:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._admin is not None:
             self._admin.close()
             self._admin = None
 
     def report(self) -> GroupReport:
-        """Look at the group now.
+        """Report on the group now.
 
         Raises
         ------

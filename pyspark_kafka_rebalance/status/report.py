@@ -16,54 +16,28 @@ _NONE = Backlog()
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A partition with its member, a member without partitions, or a partition without a member.
-
-    Attributes
-    ----------
-    member : GroupMember or None
-        The member that holds the partition.
-    partition : TopicPartition or None
-        The partition.
-    backlog : Backlog
-        What the group has left of it.
-    lag_s : float or None
-        The age of the oldest unprocessed record, in seconds: from its timestamp to the time when
-        the log's end was received, by this machine's clock; 0 if no record is left, or if the
-        timestamp is later. None if the record has no timestamp or was not read.
-    revoking : bool
-        Whether the group wants it back while the member still holds it.
-    revoking_since : float or None
-        When a look first found it revoking, in seconds since 1970; None if the very first look did.
-    """
+    """A partition with its member, a member without partitions, or a partition without a member."""
 
     member: GroupMember | None = None
     partition: TopicPartition | None = None
     backlog: Backlog = _NONE
+    #: The age of the oldest unprocessed record, in seconds: from its timestamp to the time when
+    #: the log's end was received, by this machine's clock; 0 if no record is left, or if the
+    #: timestamp is later. None if the record has no timestamp or was not read.
     lag_s: float | None = None
-    revoking: bool = False
+    revoking: bool = False  #: the group wants it back while the member still holds it
+    #: When a report first had that, in seconds since 1970; None if the very first one did.
     revoking_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group at one moment.
-
-    Attributes
-    ----------
-    group_id : str
-        The group's name.
-    at : float
-        The moment; seconds since 1970.
-    group : GroupDescription
-        The coordinator's description.
-    rows : tuple of Row
-        By member, topic and number; partitions that no member holds come last.
-    """
+    """A group at one moment."""
 
     group_id: str
-    at: float
+    at: float  #: seconds since 1970
     group: GroupDescription
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Row, ...] = ()  #: by member, topic and number; rows without a member are last
 
     @property
     def partitions(self) -> int:
@@ -89,7 +63,7 @@ class GroupReport:
 def partitions_of(
     group: GroupDescription, committed: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> frozenset[TopicPartition]:
-    """All partitions of a report: those that members hold or will own, and those with a commit."""
+    """All partitions of a report: members hold or will own them, or they have a commit."""
     held = (m.assigned | m.target | m.revoking for m in group.members)
     return frozenset(p for p, commit in committed.items() if commit.offset >= 0).union(*held)
 
@@ -111,23 +85,11 @@ def report_of(
     timestamps: Mapping[TopicPartition, int | None],
     revokes: Revokes | None,
 ) -> GroupReport:
-    """Put the answers together.
+    """Put the answers together; every partition with a backlog gets a row.
 
-    Parameters
-    ----------
-    group_id : str
-        The group's name.
-    at : float
-        When the logs' end offsets were received; seconds since 1970.
-    group : GroupDescription
-        The coordinator's answer.
-    backlogs : mapping of TopicPartition to Backlog
-        The backlog of every partition that gets a row.
-    timestamps : mapping of TopicPartition to int or None
-        The timestamps of the first unprocessed records, in ms; None if there is no record. Leaves
-        out partitions that were not read.
-    revokes : Revokes or None
-        The revokes as of this look.
+    ``at`` is when the logs' end offsets were received; seconds since 1970. ``timestamps`` are the
+    first unprocessed records', in ms; None if there is no record, and without partitions that were
+    not read. The revokes are as of this report.
     """
     rows = []
     unheld = dict(backlogs)
@@ -155,7 +117,7 @@ def report_of(
 
 
 def _lag_s(at: float, left: Backlog, timestamp_ms: int | None) -> float | None:
-    """The lag in seconds; -1 stands for a record that was not read or has no timestamp."""
+    """The lag in seconds; a timestamp of -1 means that it was not read, or is missing."""
     if left.lag is None:
         return None
     if left.lag == 0 or timestamp_ms is None:

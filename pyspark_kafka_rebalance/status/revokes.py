@@ -1,6 +1,6 @@
 """Since when members have had to give up partitions, as successive reports show. Pure.
 
-Brokers say what is to be revoked, but not since when. A revoke that starts between two reports is
+Brokers report requested revokes, but not since when. A revoke that starts between two reports is
 dated by the second one.
 """
 
@@ -12,7 +12,7 @@ from kafka.structs import TopicPartition
 
 from ..consumer.group_description import CLASSIC, GroupDescription
 
-#: By member id and partition; None: it had begun before the first look.
+#: By member id and partition; None: it had started before the first report.
 Revokes = Mapping[tuple[str, TopicPartition], float | None]
 
 #: States of a classic group in which the coordinator does not return the members' partitions.
@@ -20,16 +20,9 @@ _NOTHING_TOLD = ("PreparingRebalance", "CompletingRebalance")
 
 
 def follow(before: Revokes | None, group: GroupDescription, at: float) -> Revokes | None:
-    """The partitions being revoked now, and since when.
+    """The partitions being revoked now, and since when (``at``, seconds since 1970).
 
-    Parameters
-    ----------
-    before : Revokes or None
-        The result of the previous look; None if no look has shown the members' partitions yet.
-    group : GroupDescription
-        What this look found.
-    at : float
-        The time of this look; seconds since 1970.
+    ``before`` is the previous report's result; None if none has shown the members' partitions yet.
     """
     if group.protocol == CLASSIC and group.state in _NOTHING_TOLD:
         return before

@@ -15,7 +15,7 @@ from .table import HEADINGS, NUMBERS, as_json, as_text, cells, summary
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-#: Shows a report and, if the latest look failed, the last report and the reason.
+#: Shows the last report and, if a later one failed, the reason.
 Show = Callable[[GroupReport, str], None]
 
 #: A terminal of fewer columns shows only partitions and their numbers.

@@ -26,7 +26,7 @@ HEADINGS = (
 NUMBERS = frozenset({"position", "end", "lag", "lag s"})
 
 _UNKNOWN = "-"
-#: How many characters of a member id are shown, after the client id that most begin with.
+#: How many characters of a member id are shown, after the client id that starts most of them.
 _ID_SHOWN = 8
 
 

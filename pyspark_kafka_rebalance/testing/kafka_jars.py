@@ -1,6 +1,6 @@
 """Kafka's jars, fetched once and cached by version.
 
-No Maven is needed: pyspark comes with Ivy, which resolves and checks what Maven Central has.
+No Maven is needed: pyspark comes with Ivy, which resolves and checks artifacts of Maven Central.
 
 Environment:
 
@@ -10,8 +10,8 @@ Environment:
     An ``ivysettings.xml``, for a machine that reaches Maven Central through a mirror (the file
     that Spark calls ``spark.jars.ivySettings``). ``https_proxy`` and ``http_proxy`` are honoured.
 
-``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; with ``--peer``,
-also those of Spark's built-in Kafka source; with ``--version 3.9.1``, those of that one, too.
+``python -m pyspark_kafka_rebalance.testing.kafka_jars`` fetches the broker's jars; ``--peer`` adds
+those of Spark's built-in Kafka source, and ``--version 3.9.1`` those of that version.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _CONNECT = (
     Coordinate("org.apache.kafka", "connect-file", KAFKA_VERSION),
 )
 
-#: Kafka's command line tools and its VerifiableConsumer; the broker's jars have what they need.
+#: Kafka's command line tools and its VerifiableConsumer; the broker's jars are enough for them.
 KAFKA_TOOLS = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION)
 
 #: Spark's own Kafka source, the peer in benchmarks: a set that runs on pyspark 4.2 and 4.3.
@@ -92,7 +92,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
     """
     kafka = KafkaVersion(version)
     coordinates = [Coordinate("org.apache.kafka", f"kafka_{kafka.scala}", version), _LOGGER]
-    if kafka.zookeeper is not None:  # the newest of what several want is taken
+    if kafka.zookeeper is not None:  # of several requested versions, the newest is taken
         coordinates.append(Coordinate("org.apache.zookeeper", "zookeeper", kafka.zookeeper))
     return _with_dependencies(f"kafka-{version}", coordinates)
 
@@ -100,12 +100,7 @@ def broker_jars(version: str = KAFKA_VERSION) -> Path:
 def connect_jars() -> Path:
     """The folder with the jars of a worker of Kafka Connect, of the broker's version.
 
-    Only the benchmark that compares with Connect fetches them.
-
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Only the benchmark that compares with Connect fetches them. Raises as :func:`broker_jars`.
     """
     return _with_dependencies(f"connect-{KAFKA_VERSION}", [*_CONNECT, _LOGGER])
 
@@ -113,10 +108,7 @@ def connect_jars() -> Path:
 def single_jars(coordinates: Sequence[Coordinate]) -> list[Path]:
     """Return only these jars, without their dependencies, in the order given.
 
-    Raises
-    ------
-    LocalKafkaError
-        As for :func:`broker_jars`.
+    Raises as :func:`broker_jars`.
     """
     jars = cache_folder() / "jars"
     wanted = [jars / coordinate.file_name for coordinate in coordinates]
@@ -217,7 +209,7 @@ def _proxy_properties() -> list[str]:
     return properties
 
 
-def _main() -> int:
+def _main() -> None:
     parser = argparse.ArgumentParser(description="Fetch and cache the jars of a Kafka broker.")
     parser.add_argument(
         "--peer", action="store_true", help="also those of Spark's built-in Kafka source"
@@ -238,10 +230,8 @@ def _main() -> int:
             for jar in single_jars(SPARK_KAFKA_SOURCE):
                 print(f"peer: {jar}")
     except (LocalKafkaError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

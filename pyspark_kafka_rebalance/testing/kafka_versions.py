@@ -1,11 +1,11 @@
-"""KafkaVersion: what a version of Apache Kafka needs to run. Pure."""
+"""KafkaVersion: the requirements of a version of Apache Kafka. Pure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-#: What is started unless another version is asked for.
+#: The default version.
 KAFKA_VERSION = "4.3.0"
 
 _OLDEST = (1, 0, 0)
@@ -60,7 +60,7 @@ class KafkaVersion:
 
     @property
     def zookeeper(self) -> str | None:
-        """The version of ZooKeeper's client to take; None: the one that the broker depends on."""
+        """The version of ZooKeeper's client to take; None: the broker's own dependency."""
         return _ZOOKEEPER_FOR_JAVA_17 if self._parts < _ZOOKEEPER_3_5_SINCE else None
 
     @property

@@ -1,8 +1,8 @@
 """The ledger: every (topic, partition, offset) that a reader delivered, and when.
 
 Each reader writes one file for each batch that its sink completed. All the files together prove
-what was lost, and count what came twice. A batch that is replayed is written again under another
-attempt, so nothing is hidden.
+losses, and count duplicates. A batch that is replayed is written again under another attempt, so
+nothing is hidden.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from kafka.structs import TopicPartition
 
-#: What the sink knows of a record, in addition to the reader and the time.
+#: The sink's columns for a record, in addition to the reader and the time.
 RECORD_COLUMNS = (
     "topic",
     "partition",
@@ -31,14 +31,9 @@ RECORD_COLUMNS = (
 
 
 class LedgerWriter:
-    """One reader's side of the ledger.
+    """One reader's side of the ledger, in a folder that all readers share.
 
-    Parameters
-    ----------
-    folder : Path
-        Shared by all readers.
-    reader : str
-        The name of the query or consumer.
+    ``reader`` is the name of the query or consumer.
     """
 
     def __init__(self, folder: Path, reader: str) -> None:
@@ -51,18 +46,10 @@ class LedgerWriter:
     def write(
         self, batch: int, records: pa.Table, began_at: float, received_at: float | None = None
     ) -> None:
-        """Record a completed batch.
+        """Record a batch that completes now; the records have at least topic, partition, offset.
 
-        Parameters
-        ----------
-        batch : int
-            The reader's number of the batch.
-        records : pyarrow.Table
-            At least topic, partition, offset.
-        began_at : float
-            ``time.time()`` when the sink got the batch. It completes now.
-        received_at : float, optional
-            When the sink had read the records; default ``began_at``.
+        The sink got it at ``began_at`` (``time.time()``), and had read the records at
+        ``received_at``, by default the same.
         """
         rows = records.num_rows
         columns = {
@@ -82,30 +69,17 @@ class LedgerWriter:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the ledger proves.
+    """The ledger's verdict."""
 
-    Attributes
-    ----------
-    records : int
-        Distinct (topic, partition, offset) delivered.
-    lost : dict of TopicPartition to list of int
-        Offsets below the end offset that nobody delivered.
-    duplicated : int
-        Deliveries beyond the first.
-    """
-
-    records: int
-    lost: dict[TopicPartition, list[int]]
-    duplicated: int
+    records: int  #: distinct (topic, partition, offset) delivered
+    lost: dict[TopicPartition, list[int]]  #: offsets below the end that were never delivered
+    duplicated: int  #: deliveries beyond the first
 
 
 class LedgerReader:
     """Reads the whole ledger as often as needed, but each file only once: none ever changes.
 
-    Parameters
-    ----------
-    folder : Path
-        The ledger's folder; it need not exist yet.
+    The folder need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -135,15 +109,10 @@ def tally(
     end_offsets: Mapping[TopicPartition, int],
     beginning_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> Tally:
-    """Count records, losses and duplicates.
+    """Count records, losses and duplicates of a :func:`read_ledger`; rows of events are skipped.
 
-    Parameters
-    ----------
-    ledger : pyarrow.Table
-        From :func:`read_ledger`; rows of events have no offset and are skipped.
-    end_offsets, beginning_offsets : mapping
-        What should have been delivered: from the beginning (default 0) to the end, exclusive.
-        Assumes topics without gaps (no compaction, no transactions).
+    Everything from ``beginning_offsets`` (default 0) to the end offsets, exclusive, should have
+    been delivered. Assumes topics without gaps (no compaction, no transactions).
     """
     seen: dict[TopicPartition, set[int]] = {}
     deliveries = 0

@@ -183,7 +183,7 @@ class LocalKafka(KafkaCluster):
     def stop(self, broker_id: int | None = None, timeout_s: float = _STOP_S) -> None:
         """Stop one broker, or all, cleanly; ``restart`` brings it back with its data.
 
-        Those that have not stopped within ``timeout_s`` are killed.
+        Brokers that have not stopped within ``timeout_s`` are killed.
         """
         chosen = self._chosen(broker_id)
         for broker in chosen:
@@ -223,7 +223,7 @@ class LocalKafka(KafkaCluster):
             broker.process.send(signal.SIGSTOP)
 
     def resume(self, broker_id: int | None = None) -> None:
-        """Let a suspended broker, or all, go on."""
+        """Let a suspended broker, or all, continue."""
         for broker in self._chosen(broker_id):
             broker.process.send(signal.SIGCONT)
 
@@ -233,7 +233,7 @@ class LocalKafka(KafkaCluster):
         if not self._is_here:
             return
         if self._brokers:
-            # Data that nobody will read need not be intact.
+            # Data that will not be read need not be intact.
             (self.stop if self._keep_data else self.kill)()
         self._resources.close()
         self._brokers = {}
@@ -243,7 +243,7 @@ class LocalKafka(KafkaCluster):
         return self.start()
 
     def _lay_out(self, jars: Path) -> None:
-        """Choose ports and format the storage; start what the brokers need."""
+        """Choose ports and format the storage; start ZooKeeper if the brokers need it."""
         if self._wanted_folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="local-kafka-"))
         else:
@@ -280,13 +280,7 @@ class LocalKafka(KafkaCluster):
             if self._zookeeper is None:
                 format_storage(jars, folder / "data", cluster_id, broker_id, self._features)
             self._brokers[broker_id] = Broker(
-                broker_id,
-                port,
-                folder,
-                settings,
-                jars,
-                java_options,
-                remove_when_orphaned,
+                broker_id, port, folder, settings, jars, java_options, remove_when_orphaned
             )
 
     def _reserve_port(self, wanted: int | None = None) -> int:
@@ -308,7 +302,7 @@ class LocalKafka(KafkaCluster):
             if self._zookeeper is not None:
                 self._zookeeper.forget(broker.broker_id, self._timeout_s)
             broker.start()
-        # kafka-python's never looks again for a broker that was down at its last metadata request.
+        # kafka-python's never retries a broker that was down at its last metadata request.
         self._admin_is_stale = True
         expected = set(self.running)
 
@@ -319,7 +313,7 @@ class LocalKafka(KafkaCluster):
 
     @property
     def _default_replication_factor(self) -> int:
-        """What its brokers would choose; those before Kafka 2.4 have to be told."""
+        """The brokers' own choice, as a number: brokers before Kafka 2.4 need one."""
         chosen = self._broker_config.get("default.replication.factor")
         return self._count if chosen is None else int(str(chosen))
 
@@ -393,7 +387,7 @@ def _settings(
         "share.coordinator.state.topic.replication.factor": count,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": 0,
-        # A test's records can be of any age. Retention looks at them 30 s after the start.
+        # A test's records can be of any age. Retention checks them 30 s after the start.
         "log.retention.ms": -1,
         # Tests of a member's death need not wait for the sessions of production.
         "group.min.session.timeout.ms": 1_000,
@@ -417,7 +411,7 @@ def _settings(
 def _of_the_quorum(
     broker_id: int, ports: Sequence[tuple[int, int]], listeners: str
 ) -> dict[str, object]:
-    """Return what makes a broker a controller as well (KRaft)."""
+    """Return the settings that make a broker a controller as well (KRaft)."""
     voters = ",".join(f"{n}@127.0.0.1:{control}" for n, (_, control) in enumerate(ports, start=1))
     return {
         "process.roles": "broker,controller",
@@ -462,7 +456,7 @@ a group:    python -m pyspark_kafka_rebalance.status --bootstrap-servers {server
 Ctrl-C to stop"""
 
 
-def _main() -> int:
+def _main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pyspark_kafka_rebalance.testing.local_kafka",
         description="Run a Kafka cluster until Ctrl-C. Its address is printed on standard output, "
@@ -504,12 +498,10 @@ def _main() -> int:
             while True:  # a signal that the kernel gives to a client's thread does not end pause()
                 time.sleep(_LOOK_FOR_SIGNALS_S)
     except KeyboardInterrupt:
-        return 0
+        pass
     except LocalKafkaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

@@ -49,8 +49,8 @@ _STOP_S = 20.0
 class LocalPostgres(PostgresServer):
     """A PostgreSQL behind a Unix socket, with its data in a temporary folder.
 
-    A context manager. The server ends with it, and also with this process, however it ends. If
-    this process runs as root, the server runs as ``nobody``.
+    A context manager. The server ends with it, and also with this process, however it ends. It runs
+    as the user ``nobody`` if this process runs as root.
 
     Attributes
     ----------
@@ -212,7 +212,7 @@ def _as_user(user: str | None) -> dict[str, Any]:
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
-def _main() -> int:
+def _main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     for number in (signal.SIGINT, signal.SIGTERM):
         # Also SIGINT: a job in the background of a script inherits that it is ignored.
@@ -223,12 +223,10 @@ def _main() -> int:
             print("Ctrl-C to stop", file=sys.stderr)
             signal.pause()
     except KeyboardInterrupt:
-        return 0
+        pass
     except LocalPostgresError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    _main()

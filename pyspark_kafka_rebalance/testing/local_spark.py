@@ -1,4 +1,4 @@
-"""A Spark session on this machine that nobody else can reach."""
+"""A Spark session on this machine that other users cannot reach."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ def local_spark(
 
     Parameters
     ----------
-    name : str
-        The application's name.
     cores : int
         Cores of this machine; with ``master``, cores of the cluster, one for each executor.
     conf : mapping, optional
@@ -35,8 +33,8 @@ def local_spark(
     master : str, optional
         Such as the master of a ``LocalSparkCluster``; by default the tasks run in the driver.
     log : Path, optional
-        A file for what Spark's JVM and its Python processes write to standard error; by default
-        they share the caller's standard error, which a notebook shows.
+        A file for the standard error of Spark's JVM and its Python processes; by default they share
+        the caller's standard error, which a notebook shows.
     """
     from pyspark.sql import SparkSession
 
@@ -65,7 +63,7 @@ def local_spark(
 
 @contextmanager
 def _standard_error(log: Path | None) -> Iterator[None]:
-    """Have processes started meanwhile write standard error to ``log``, as long as they live."""
+    """Have processes started in here write standard error to ``log``, as long as they live."""
     if log is None:
         yield
         return

@@ -1,7 +1,7 @@
 """A Spark standalone cluster on this machine: a master and workers, each in a JVM of its own.
 
-It shows what ``local[2]`` hides: tasks run in other processes than the driver, with the Python, the
-packages and the environment of *their* host::
+It shows problems that ``local[2]`` hides: tasks run in other processes than the driver, with the
+Python, the packages and the environment of *their* host::
 
     with LocalSparkCluster() as cluster:
         spark = local_spark("orders", master=cluster.master)
@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .errors import LocalSparkError
@@ -61,8 +60,8 @@ class LocalSparkCluster:
     memory_mb : int
         Memory that each worker offers, in MiB.
     environment : mapping, optional
-        Variables for the workers, and so for executors and their Python, in addition to those of
-        this process; the value None removes a variable.
+        Variables for the workers, and so for executors and their Python, in addition to this
+        process's; the value None removes a variable.
     """
 
     def __init__(
@@ -152,12 +151,7 @@ class LocalSparkCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
 

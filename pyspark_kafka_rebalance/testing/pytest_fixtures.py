@@ -35,7 +35,7 @@ def kafka3() -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL for the whole run: the one that ``POSTGRES_URL`` names, else a local one."""
+    """A PostgreSQL for the whole run: the server of ``POSTGRES_URL``, else a local one."""
     with postgres_from_environment() as server:
         yield server
 
@@ -49,11 +49,11 @@ def postgres_url(postgres: PostgresServer) -> Iterator[str]:
 
 @pytest.fixture
 def topic_name() -> str:
-    """A topic that nobody else uses; not created yet."""
+    """A unique topic name; the topic is not created yet."""
     return f"topic-{uuid.uuid4().hex[:8]}"
 
 
 @pytest.fixture
 def group_id() -> str:
-    """A consumer group that nobody else uses."""
+    """A unique consumer group id."""
     return f"group-{uuid.uuid4().hex[:8]}"

@@ -51,32 +51,16 @@ class QueryProcess(SparkProcess):
 
     Parameters
     ----------
-    name : str
-        The reader's name in the ledger.
-    options : mapping
-        The source's options.
-    ledger, work : Path
-        The shared ledger; a folder for this query's checkpoint and log (kept between restarts).
-    trigger : dict
-        For ``DataStreamWriter.trigger``.
-    batch_s : float
-        A batch takes at least this long: the sink waits, as a slow sink would.
-    row_s : float
-        A batch also takes at least this long for each of its rows.
-    source : str
-        The source's format.
-    conf : mapping
-        More Spark settings.
-    writer_options : mapping
-        The sink's options in addition to ``checkpointLocation``.
     parallelism : int
         Spark's cores.
     master : str, optional
         The master of a Spark cluster; by default the tasks run in the query's own process.
     hold : bool
-        Start only Spark, tell "ready", and start the query on :meth:`release`.
+        Start only Spark, report "ready", and start the query on :meth:`release`.
     on_event : callable, optional
         Called with every event as it comes, on a thread of its own.
+    **query_options
+        The query's: see :func:`query_settings`.
     """
 
     def __init__(
@@ -84,30 +68,15 @@ class QueryProcess(SparkProcess):
         name: str,
         options: Mapping[str, str],
         *,
-        ledger: Path,
         work: Path,
-        trigger: Mapping[str, Any] | None = None,
-        batch_s: float = 0.0,
-        row_s: float = 0.0,
-        source: str = "kafka_deferred",
         conf: Mapping[str, str] | None = None,
-        writer_options: Mapping[str, str] | None = None,
         parallelism: int = 2,
         master: str | None = None,
         hold: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        **query_options: Any,
     ) -> None:
-        query = query_settings(
-            name,
-            options,
-            ledger=ledger,
-            work=work,
-            trigger=trigger,
-            batch_s=batch_s,
-            row_s=row_s,
-            source=source,
-            writer_options=writer_options,
-        )
+        query = query_settings(name, options, work=work, **query_options)
         self.checkpoint = Path(query["checkpoint"])
         settings = {
             **query,
@@ -135,7 +104,21 @@ def query_settings(
     source: str = "kafka_deferred",
     writer_options: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return settings for :func:`run_query`; the parameters are those of :class:`QueryProcess`."""
+    """Return settings for :func:`run_query`.
+
+    Parameters
+    ----------
+    name : str
+        The reader's name in the ledger.
+    ledger, work : Path
+        The shared ledger; a folder for this query's checkpoint and log (kept between restarts).
+    batch_s : float
+        A batch takes at least this long: the sink waits, as a slow sink would.
+    row_s : float
+        A batch also takes at least this long for each of its rows.
+    writer_options : mapping
+        The sink's options in addition to ``checkpointLocation``.
+    """
     checkpoint = str(work / f"checkpoint-{name}")
     return {
         "name": name,
@@ -151,7 +134,7 @@ def query_settings(
 
 
 def start_spark(settings: Mapping[str, Any]) -> SparkSession:
-    """Start the session of a query process, and log what goes wrong."""
+    """Start the session of a query process, and its log."""
     from .local_spark import local_spark
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -170,10 +153,7 @@ def warm_up(spark: SparkSession) -> None:
 def run_query(spark: SparkSession, settings: Mapping[str, Any], given: Iterator[str]) -> bool:
     """Run the query until an order to "stop", which is graceful, or until it ends.
 
-    Returns
-    -------
-    bool
-        Whether it was ordered to stop.
+    Returns whether it was ordered to stop.
     """
     import pyarrow.compute as pc
     from pyspark.sql import DataFrame

@@ -51,8 +51,8 @@ class SecuredKafka(LocalKafka):
 
     ``LOGIN`` takes every SASL mechanism, ``TLSLOGIN`` the same within TLS, ``TLS`` any client, and
     ``MUTUAL`` clients with a certificate of `authority`. Clients of ``bootstrap_servers`` are
-    allowed everything. All others are allowed whatever no ACL is about, and otherwise what
-    :meth:`allow` says.
+    allowed everything. All others are allowed everything on resources without ACLs, and otherwise
+    only as :meth:`allow` says.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class SecuredKafka(LocalKafka):
         return _store("keystore", kind, stores.key_pkcs12, stores.password)
 
     def allow(self, principal: str, operation: str, resource: str, name: str) -> None:
-        """Let a principal do this on a topic or group, and let nobody else do anything on it.
+        """Let a principal do this on a topic or group, and refuse others everything on it.
 
         Parameters
         ----------
@@ -187,7 +187,7 @@ class SecuredKafka(LocalKafka):
             self._wait_for_login(mechanism, user, deadline)
 
     def _wait_for_login(self, mechanism: str, user: str, deadline: float) -> None:
-        """Wait for the login: the broker may not have read yet what the controller has written."""
+        """Wait for the login: the broker may not have read the controller's records yet."""
         while True:
             try:
                 admin_client(

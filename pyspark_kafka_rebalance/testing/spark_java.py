@@ -1,4 +1,4 @@
-"""A ``JAVA_HOME`` that Spark starts with, whichever Java is installed.
+"""A ``JAVA_HOME`` that Spark starts with, for any installed Java.
 
 ``python -m pyspark_kafka_rebalance.testing.spark_java`` prints it.
 """
@@ -40,7 +40,7 @@ def has_spark_modules(java: Java) -> bool:
 
 
 def java_home_for_spark(java: Java) -> Path:
-    """Return the home of this Java, or one whose ``bin/java`` stands in for it."""
+    """Return the home of this Java, or one whose ``bin/java`` wraps it."""
     if has_spark_modules(java):
         return java.home
     real = str(java.home / "bin" / "java")
@@ -55,14 +55,8 @@ def java_home_for_spark(java: Java) -> Path:
     return home
 
 
-def _main() -> int:
+if __name__ == "__main__":
     try:
         print(java_home_for_spark(find_java()))
     except LocalKafkaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main())
+        sys.exit(str(error))

@@ -11,10 +11,7 @@ SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 def require_supported_version() -> None:
     """Refuse any other version of kafka-python, before anything that only ours has is imported.
 
-    Raises
-    ------
-    ImportError
-        Names the version found and what is supported.
+    Raises ImportError, which names the version found and what is supported.
     """
     try:
         found: str = import_module("kafka").__version__

@@ -48,13 +48,7 @@ def recover_by_bootstrap(manager: KafkaConnectionManager) -> None:
 
 
 class Recovery:
-    """Watches the metadata refreshes of one manager; on its I/O loop.
-
-    Parameters
-    ----------
-    manager : KafkaConnectionManager
-        Has the connections and the metadata.
-    """
+    """Watches the metadata refreshes of one manager; on its I/O loop."""
 
     def __init__(self, manager: KafkaConnectionManager) -> None:
         self._manager = manager

@@ -65,10 +65,7 @@ _TLS_INTERRUPTIONS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallErr
 def admin_client(client_config: Mapping[str, Any]) -> KafkaAdminClient:
     """Return an admin client.
 
-    Raises
-    ------
-    AuthenticationError, NoBrokerError
-        A broker refuses the login; none can be reached.
+    Raises AuthenticationError if a broker refuses the login, NoBrokerError if none can be reached.
     """
     redact_log()
     log_repeats_once()

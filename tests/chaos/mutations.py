@@ -142,7 +142,7 @@ MUTATIONS = (
     Mutation(
         "lease",
         "a process that was suspended for longer than its session hands out all the same",
-        "consumer/membership/heartbeats.py",
+        "consumer/membership/liveness.py",
         'return float("inf") if self._renewed_at is None else self.clock() - self._renewed_at',
         'return float("inf") if self._renewed_at is None else 0.0',
         named="asleep",
@@ -193,7 +193,7 @@ MUTATIONS = (
         "reconciled",
         "the consumer protocol's heartbeat lists the target as owned, and not what is owned",
         "consumer/membership/reconciliation.py",
-        "return {**self.assignable, **self._owned}",
+        "return {**self.assignable, **self.owned}",
         "return dict(self.assignable)",
         named="handover",
     ),
@@ -234,7 +234,7 @@ MUTATIONS = (
     Mutation(
         "half-batch",
         "a range that begins within a batch of the log is read from the beginning of that batch",
-        "fetch/record_batch.py",
+        "fetch/decoder.py",
         "header.records, header.base_offset, timestamp, append_time, position, self._range.end",
         "header.records, header.base_offset, timestamp, append_time, 0, self._range.end",
         named="small-batches",

@@ -15,10 +15,10 @@ ONE_BATCH = (
     f"{REPEATED}: At most one batch is delivered twice: the one that was in flight when its "
     "process died or lost a partition"
 )
-COMMITTED_ONCE = f"{REPEATED}: whichever is further: another has delivered what lies between"
+COMMITTED_ONCE = f"{REPEATED}: whichever is further: another has delivered the records in between"
 MARKED = (
-    f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: somebody "
-    "has delivered it without the mark"
+    f"{REPEATED}: A row says lost = true only if the group's committed offset is past it: another "
+    "member has delivered it without the mark"
 )
 ONLY_IN_A_REPLAY = (
     "stateful-queries.md: Only where a restart replays the batch do the rows that the new owner "
@@ -31,8 +31,8 @@ REPLAY_KEEPS = (
     "that takes"
 )
 HANDS_OUT_NO_MORE = (
-    f"{REPEATED}: A planner that stands still for longer than the session … counts as dead … It "
-    "hands out nothing more that is not its own"
+    f"{REPEATED}: A planner that is suspended for longer than the session … counts as dead … The "
+    "suspended planner hands out nothing more that is not its own"
 )
 CHECKPOINT_TOO = (
     f"{REPEATED}: The offset in Spark's log has the position of every partition that the query "
@@ -40,19 +40,19 @@ CHECKPOINT_TOO = (
 )
 SAME_RECORDS = f"{REPEATED}: A replay reads exactly the records that the first attempt read"
 READ_TO_ITS_END = (
-    f"{REPEATED}: When it ends without an error, every record that was in its topics when it began "
-    "was delivered by the run, or was in a partition whose group offset is past it, or was in a "
-    "partition of another member that was alive after the run began"
+    f"{REPEATED}: When it ends without an error, every record that was in its topics when it "
+    "started was delivered by the run, or was in a partition whose group offset is past it, or was "
+    "in a partition of another member that was alive after the run started"
 )
 IN_ORDER = "parallel-rebalance.md: Within a partition the live rows are in order, and so are the "
 IN_ORDER += "rows of gaps"
 FORWARD = "consumer.md: In the background a partition's committed position only moves forward"
-FAILS_ON_LOSS = "README.md: failOnDataLoss … true … false goes on, with a warning, when records "
-FAILS_ON_LOSS += "are gone from Kafka"
-FAILS_ON_RENEWAL = "options.md: A topic that is created anew at once … counts as deleted … and "
+FAILS_ON_LOSS = "README.md: failOnDataLoss … true … false continues, with a warning, when records "
+FAILS_ON_LOSS += "no longer exist in Kafka"
+FAILS_ON_RENEWAL = "options.md: A topic that is recreated at once … counts as deleted … and "
 FAILS_ON_RENEWAL += "fails, even if all that it had read is committed"
 ALL_OR_NONE = "producer-groups.md: A commit is one Kafka transaction: your records, a record with "
 ALL_OR_NONE += "the restart point"
-READ_ON = "producer-groups.md: Start it again, and it goes on where it was"
+READ_ON = "producer-groups.md: Start it again, and it continues where it was"
 COMMITTED_ONLY = "what read_committed means to every Kafka client"
 ONE_VALUE = "what an offset means to every Kafka client"

@@ -95,6 +95,7 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
         run: str = group_id,
         identity: QueryIdentity | None = None,
         gaps: Gaps | None = None,
+        followed: Mapping[TopicPartition, str] | None = None,
         **options: str,
     ) -> QueryMembership:
         settings = {
@@ -109,6 +110,7 @@ def query_of(kafka: LocalKafka, group_id: str) -> Iterator[Callable[..., QueryMe
         made.append(query)
         query.start()
         if restored is not None:
+            query.follow(followed or {})
             query.restore(restored, gaps=gaps)
         query.join()
         return query

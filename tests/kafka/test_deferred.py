@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from group_members import (
     parts_of,
     poll_until,
     request_revoke,
+    wait_until,
 )
 from group_members import records as records_of
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -385,26 +385,30 @@ def test_commits_and_leaving_do_not_wait_for_a_dead_member(kafka, topic_name, gr
     assert len(members) == 2  # the dead one and the third
 
 
+#: What a member in a process of its own does, given topic, servers, group and config.
+_POLLS = """
+consumer = DeferredRevokeConsumer(topic, bootstrap_servers=servers, group_id=group, **eval(config))
+while True:
+    result = consumer.poll_with_rebalance(timeout_ms=20)
+    if result.assigned or result.lost:
+        print(len(result.assigned), len(result.lost), flush=True)
+"""
+
+
 class dead_member:  # noqa: N801 - reads as a context manager
     """A member in a process of its own, to be killed."""
 
-    def __init__(self, kafka: LocalKafka, topic: str, group_id: str, **config: Any) -> None:
+    def __init__(
+        self, kafka: LocalKafka, topic: str, group_id: str, *, does: str = _POLLS, **config: Any
+    ) -> None:
+        self._does = does
         self._arguments = [kafka.bootstrap_servers, topic, group_id, repr(config)]
 
     def __enter__(self) -> subprocess.Popen[str]:
-        script = textwrap.dedent(
-            """
-            import sys
-            from pyspark_kafka_rebalance import DeferredRevokeConsumer
-            servers, topic, group, config = sys.argv[1:]
-            consumer = DeferredRevokeConsumer(
-                topic, bootstrap_servers=servers, group_id=group, **eval(config)
-            )
-            while True:
-                result = consumer.poll_with_rebalance(timeout_ms=20)
-                if result.assigned or result.lost:
-                    print(len(result.assigned), len(result.lost), flush=True)
-            """
+        script = (
+            "import sys\n"
+            "from pyspark_kafka_rebalance import DeferredRevokeConsumer\n"
+            "servers, topic, group, config = sys.argv[1:]\n" + self._does
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", script, *self._arguments], stdout=subprocess.PIPE, text=True
@@ -439,6 +443,70 @@ def test_after_a_stall_longer_than_the_session_everything_is_lost_at_once(
         poll_until(owns(second, 2), second)
         stalled.send_signal(signal.SIGCONT)
         assert stalled.stdout.readline().split() == ["0", "2"]
+
+
+#: Suspends itself with ten records in its hands, and goes on with ``call``.
+_REPORTS_LATE = """
+import os, signal
+from kafka.structs import OffsetAndMetadata
+from pyspark_kafka_rebalance import PartitionsLostError
+consumer = DeferredRevokeConsumer(topic, bootstrap_servers=servers, group_id=group, **eval(config))
+records = []
+while len(records) < 10:
+    records += [r for found in consumer.poll(timeout_ms=100).values() for r in found]
+(partition,) = consumer.assignment()
+print("suspended", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+for record in records:
+    try:
+        if call == "processed":
+            consumer.processed(partition, record.offset)
+        elif call == "commit_processed":
+            consumer.commit_processed({partition: record.offset + 1})
+        else:
+            consumer.commit({partition: OffsetAndMetadata(record.offset + 1, "", -1)})
+        print("accepted", flush=True)
+    except PartitionsLostError:
+        print("refused", flush=True)
+while not consumer.poll_with_rebalance(timeout_ms=100).lost:
+    pass
+print("lost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("session_timeout_ms", [3_000])
+@pytest.mark.parametrize("call", ["processed", "commit_processed", "commit"])
+def test_what_a_worker_reports_first_after_a_stall_longer_than_the_session_is_refused(
+    kafka, topic_name, group_id, protocol, consumers, call
+):
+    """The next owner had all records, and a worker was told that its own were done."""
+    kafka.create_topic(topic_name)
+    kafka.produce(topic_name, [b"x"] * 10)
+    with dead_member(
+        kafka,
+        topic_name,
+        group_id,
+        does=f"call = {call!r}\n{_REPORTS_LATE}",
+        auto_offset_reset="earliest",
+        group_protocol=protocol,
+        session_timeout_ms=3_000,
+        heartbeat_interval_ms=500,
+    ) as stalled:
+        assert stalled.stdout is not None
+        assert stalled.stdout.readline().split() == ["suspended"]
+        second = consumers(topic_name)
+        seen: list[int] = []
+
+        def has_all() -> bool:
+            for found in second.poll(timeout_ms=50).values():
+                seen.extend(record.offset for record in found)
+            return seen == list(range(10))
+
+        wait_until(has_all, "the next owner has the records")
+        stalled.send_signal(signal.SIGCONT)
+        told = [stalled.stdout.readline().strip() for _ in range(11)]
+    assert told == ["refused"] * 10 + ["lost"]
+    assert kafka.committed(group_id) == {}
 
 
 @pytest.mark.parametrize("session_timeout_ms", [3_000])

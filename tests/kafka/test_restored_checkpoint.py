@@ -13,6 +13,7 @@ from group_members import wait_until
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.group.membership import QueryMembership
@@ -22,6 +23,8 @@ from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 Queries = Callable[..., QueryMembership]
+
+ANOTHER = "aa11bb22cc33dd44"
 
 
 def identity(query: str = "90a1c3e5f7b2d4e6", batch: int = 1) -> QueryIdentity:
@@ -197,3 +200,136 @@ def test_the_backup_was_made_while_catching_up_and_another_query_went_on_behind(
     gaps = query.offset_without_ranges().gaps
     left = (Gap(10, 20), Gap(40, 70))
     assert {p: tuple(found) for p, found in gaps.items()} == dict.fromkeys(both, left)
+
+
+@pytest.fixture
+def set_back(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+) -> None:
+    """It has read up to 70, and another query up to 100. Its backup of 40 is back, and it read on.
+
+    It has stopped at 50.
+    """
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    given = options(topic_name, protocol)
+    other = query_of(dict.fromkeys(both, 70), "o-1other", identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == dict.fromkeys(both, 70), "the other has both")
+    for partition in both:
+        read(other, partition, 70, 100)
+    other.stop()
+    restored = query_of(dict.fromkeys(both, 40), "r-2restored", identity(), **given)
+    wait_until(lambda: restored.plannable() == dict.fromkeys(both, 40), "it is set back")
+    for partition in both:
+        read(restored, partition, 40, 50)
+    restored.stop()
+    assert kafka.committed(group_id) == dict.fromkeys(both, 50)
+
+
+@pytest.mark.usefixtures("set_back")
+def test_another_query_follows_a_set_back_once(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    query_of: Queries,
+) -> None:
+    """It died before its first commit, and delivered the same once more after each restart."""
+    given = options(topic_name, protocol)
+    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == dict.fromkeys(both, 50), "where the group is")
+    batch = other.hand_out({p: OffsetRange(*p, 50, 130) for p in both})
+    assert batch is not None
+    other.stop()  # its sink has the batch, and the group does not know
+    assert kafka.committed(group_id) == dict.fromkeys(both, 50)
+    again = query_of(
+        batch.offset.positions(),
+        "o-4again",
+        identity(ANOTHER, 2),
+        followed=batch.offset.followed,
+        **given,
+    )
+    wait_until(lambda: again.plannable() == dict.fromkeys(both, 130), "its own position counts")
+    wait_until(lambda: kafka.committed(group_id) == dict.fromkeys(both, 130), "it is committed")
+
+
+@pytest.mark.usefixtures("set_back")
+def test_a_backup_of_another_query_is_older_than_the_set_back(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    query_of: Queries,
+) -> None:
+    """What it had read again below its backup's position was in no sink."""
+    given = options(topic_name, protocol)
+    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == dict.fromkeys(both, 50), "where the group is")
+    for partition in both:
+        read(other, partition, 50, 150)
+    other.stop()
+    back = query_of(dict.fromkeys(both, 100), "o-4back", identity(ANOTHER), **given)
+    wait_until(lambda: back.plannable() == dict.fromkeys(both, 50), "it reads it again")
+    assert kafka.committed(group_id) == dict.fromkeys(both, 50)
+
+
+def consume(member: DeferredRevokeConsumer, number: int, both: list[TopicPartition]) -> None:
+    """So many records of each partition, which an application processes and commits."""
+    seen: dict[TopicPartition, int] = {}
+
+    def has_all() -> bool:
+        for partition, found in member.poll(100, max_records=number).items():
+            seen[partition] = seen.get(partition, 0) + len(found)
+            member.commit_processed({partition: found[-1].offset + 1})
+            if seen[partition] >= number:
+                member.pause(partition)
+        return all(seen.get(p, 0) >= number for p in both)
+
+    wait_until(has_all, "it has the records")
+    member.close()
+
+
+@pytest.mark.usefixtures("set_back")
+def test_a_consumer_in_between_carries_along_that_the_group_was_set_back(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    query_of: Queries,
+    consumers: Callable[..., DeferredRevokeConsumer],
+) -> None:
+    """The other query went on at its own position, and what lay below was in no sink."""
+    consume(consumers(topic_name, group_protocol=protocol), 5, both)
+    reached = kafka.committed(group_id)
+    assert all(50 < reached[p] < 100 for p in both)
+    given = options(topic_name, protocol)
+    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == reached, "where the consumer has stopped")
+
+
+def test_a_consumer_behind_it_does_not_hide_what_the_query_itself_had_read(
+    kafka: LocalKafka,
+    topic_name: str,
+    group_id: str,
+    protocol: str,
+    both: list[TopicPartition],
+    original: QueryMembership,
+    query_of: Queries,
+    consumers: Callable[..., DeferredRevokeConsumer],
+) -> None:
+    has_read(kafka, group_id, original, both)
+    original.stop()
+    consume(consumers(topic_name, group_protocol=protocol), 5, both)
+    assert all(kafka.committed(group_id)[p] > 70 for p in both)
+    given = options(topic_name, protocol)
+    restored = query_of(dict.fromkeys(both, 40), "r-2restored", identity(), **given)
+    wait_until(lambda: restored.plannable() == dict.fromkeys(both, 40), "it follows its checkpoint")

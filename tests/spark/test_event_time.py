@@ -25,7 +25,12 @@ MINUTE_MS = 60_000
 
 def produce(kafka, topic, timestamps, partition=0, transactional_id=None, transaction=500):
     """Records of these times; each value says where it is from."""
-    config = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 20}
+    # Otherwise what is sent again, as on a busy machine, is written behind later records.
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "linger.ms": 20,
+        "enable.idempotence": True,
+    }
     if transactional_id is not None:
         config["transactional.id"] = transactional_id
     producer = confluent_kafka.Producer(config)

@@ -20,7 +20,7 @@ from benchmarks.rebalance.polls import PollLog, read_polls
 from benchmarks.rebalance.processing import Processing
 from benchmarks.rebalance.report import as_json, print_report
 from benchmarks.rebalance.scenario import Course, Settings
-from measuring.figures import Rebalance, Window
+from measuring.rebalance_figures import Rebalance, Window
 
 TOPIC = "t"
 KEPT, MOVED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

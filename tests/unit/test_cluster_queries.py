@@ -1,4 +1,4 @@
-"""ClusterQueries: what kafka-python answers wrongly, or not although a broker would answer."""
+"""Queries to the brokers: what kafka-python answers wrongly, or not although a broker would."""
 
 from __future__ import annotations
 

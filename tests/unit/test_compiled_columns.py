@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from record_batches import CONTROL, HEADER_SIZE, TRANSACTIONAL, Record, build, control
 
-from pyspark_kafka_rebalance.fetch import record_batch
+from pyspark_kafka_rebalance.fetch import decoder
 from pyspark_kafka_rebalance.fetch.columns import Extent, PythonColumns, Row
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns, compiled
+from pyspark_kafka_rebalance.fetch.decoder import next_position
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.fetch.record_batch import next_position
 from pyspark_kafka_rebalance.fetch.records import Wanted
 
 if compiled is None:
@@ -132,7 +132,7 @@ def test_the_next_position_is_that_of_python(
     found = []
     for form in (compiled, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(record_batch, "compiled", form)
+            patch.setattr(decoder, "compiled", form)
             try:
                 found.append(next_position(bytes(records), 2, OffsetRange("t", 0, 2, end)))
             except Exception as error:

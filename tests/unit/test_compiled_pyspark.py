@@ -9,7 +9,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 import pytest
 
-from pyspark_kafka_rebalance.source.spark.compiled_pyspark import main
+from pyspark_kafka_rebalance.source.compiled_pyspark import main
 
 SOURCES = {
     "pyspark/__init__.py": "import sys\nfrom pyspark import told\n",

@@ -32,8 +32,8 @@ from pyspark_kafka_rebalance.source.plan.cuts import (
     WithinRun,
 )
 from pyspark_kafka_rebalance.source.plan.event_time import FUTURE_MS, EventTime
-from pyspark_kafka_rebalance.source.plan.markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.plan.timelines import Rows
+from pyspark_kafka_rebalance.source.plan.transaction_markers import LOOK_AGAIN_S
 from pyspark_kafka_rebalance.source.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
@@ -69,14 +69,17 @@ class Logs:
         self.elected: list[TopicPartition] = []  # have another leader
         self.transactional: set[TopicPartition] = set()  # even if there is no marker yet
         self.now = self.answers_take_s = 0.0
-        self.asked = self.asked_newest = 0
+        self.asked = self.asked_newest = self.asked_newest_of = 0
         self.read_ahead = self.looked_at = self.longest_read = 0
         self._prepared: dict[tuple[TopicPartition, int], RecordTime | None] = {}
         self._wants_newest = True
         self.batches: list[dict[TopicPartition, list[int]]] = []
         self._has_newest = has_newest
+        self._idles = max_idle_ms > 0  # or nobody asks for them with the ends
         self._newest: dict[TopicPartition, RecordTime | None] = {}
         self.ends: dict[TopicPartition, int] = {}
+        # By partition, the segments: their end, and the latest timestamp that was ever in them.
+        self.segments: dict[TopicPartition, list[tuple[int, int]]] = {}
         self.run = AvailableNowRun(self._ends()) if run else None
         self.cut = EventTime(
             EventTimeOptions(max_idle_ms, drift),
@@ -129,10 +132,29 @@ class Logs:
             records = enumerate(map(self._timestamp, self.logs[p]))
             later = (RecordTime(o, at) for o, at in records if at is not None and at >= wanted)
             found[p] = next(later, None)
+            searched = next((end for end, at in self.segments.get(p, ()) if at >= wanted), None)
+            if searched is not None and found[p] is not None and found[p].offset >= searched:
+                found[p] = None
         return found
 
+    def segment(self, partition, *ends):
+        """Divide the log into segments that end there."""
+        times = [self._timestamp(record) for record in self.logs[partition]]
+        self.segments[partition] = [
+            (end, max(times[start:end]))
+            for start, end in zip([0, *ends], [*ends, len(times)], strict=True)
+        ]
+
+    def delete(self, partition, before):
+        """Delete what lies before an offset; brokers delete the segments much later."""
+        self.logs[partition][:before] = [None] * before
+
     def newest(self):
-        return self._newest if self._has_newest else {}
+        return self._newest if self._has_newest and self._idles else {}
+
+    def newest_of(self, partitions):
+        self.asked_newest_of += 1
+        return {p: r for p, r in self._latest().items() if p in partitions}
 
     def prepare(self, first_at, *, newest):
         """Answered with what the logs have now, as brokers do while Spark works."""
@@ -145,12 +167,18 @@ class Logs:
             return
         self._wants_newest = False
         self.asked_newest += 1
-        self._newest = {}
+        self._newest = self._latest()
+
+    def _latest(self):
+        newest = {}
         for p, log in self.logs.items():
-            if p not in self.away:
+            if p not in self.away and self._has_newest:
                 known = [(self._timestamp(r), -o) for o, r in enumerate(log) if r is not None]
+                # Brokers name deleted records as well.
+                known += ((at, 1 - end) for end, at in self.segments.get(p, ()))
                 at, offset = max(known, default=(-1, 0))
-                self._newest[p] = RecordTime(-offset, at) if at >= 0 else None
+                newest[p] = RecordTime(-offset, at) if at >= 0 else None
+        return newest
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]):
         self.read_ahead += 1
@@ -207,6 +235,15 @@ class Logs:
             self.batch(limit)
             assert self.positions != before, "no progress"
         raise AssertionError(f"not read after {at_most} batches: {self.positions}")
+
+    def read_slowly(self, limit=ALL):
+        """As above, so that partitions which get no more records are found to be idle."""
+        for _ in range(10_000):
+            if self.positions == {p: len(log) for p, log in self.logs.items()}:
+                return self.batches
+            self.now += 1
+            self.batch(limit)
+        raise AssertionError(f"not read: {self.positions}")
 
 
 def late_by(batches, disorder):
@@ -753,6 +790,98 @@ def test_a_log_with_holes():
     holes = [None if n % 3 else n for n in range(300)]
     logs = Logs({P: holes, Q: [None] * 50 + list(range(250))})
     assert late_by(logs.read_all(20), {P: 0, Q: 0}) == 0
+
+
+# -- deleted records ------------------------------------------------------------------------------
+
+
+def purged(max_idle_ms=0, latest=3_990, *, has_newest=True, begun=True):
+    """Two logs, and what remains of the first one is later than all of the second one.
+
+    The segment that brokers still search has none of that, but timestamps up to the latest one.
+    """
+    first = list(range(2_000, 5_000, 10))
+    first[100] = latest
+    second = list(range(0, 3_000, 10))
+    logs = Logs({P: first, Q: second}, max_idle_ms, has_newest=has_newest)
+    logs.segment(P, 200)
+    while begun and not 10 <= logs.positions[P] < 100:
+        logs.batch(20)
+    logs.delete(P, 250)
+    if not begun:
+        logs.positions[P] = 250
+    return logs
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("has_newest", [True, False])
+@pytest.mark.parametrize("latest", [3_990, 4_600, 9_000, NOW_MS + 2 * FUTURE_MS])
+@pytest.mark.parametrize("max_idle_ms", [0, 500])
+def test_a_segment_whose_records_are_deleted_hides_no_later_ones(
+    max_idle_ms, latest, has_newest, begun
+):
+    """Brokers search it until they delete it, and then report that there are none."""
+    logs = purged(max_idle_ms, latest, has_newest=has_newest, begun=begun)
+    read = len(logs.batches)
+    batches = logs.read_slowly(20)
+    assert late_by(batches, {P: 0, Q: 0}) == 0
+    assert [at for batch in batches[read:] for at in batch.get(P, ())] == [*range(4_500, 5_000, 10)]
+    assert [at for batch in batches for at in batch.get(Q, ())] == [*range(0, 3_000, 10)]
+
+
+def test_records_that_came_after_the_end_of_a_purged_log_do_not_stand_for_those_before_it():
+    logs = purged()
+    ends = logs._ends
+    logs._ends = lambda: {**ends(), P: 295}
+    while logs.positions[P] < 295:
+        logs.batch(20)
+    logs._ends = ends
+    assert late_by(logs.read_all(20), {P: 0, Q: 0}) == 0
+
+
+def test_a_leader_that_does_not_tell_the_last_records_of_a_purged_log_is_waited_for():
+    logs = purged(has_newest=False)
+    rows, logs.rows = logs.rows, lambda ranges: {}
+    while logs.batch(20):
+        pass
+    assert logs.positions[P] < 250
+    logs.rows = rows
+    assert late_by(logs.read_all(20), {P: 0, Q: 0}) == 0
+
+
+def test_the_latest_record_of_a_log_that_ends_early_is_asked_for_once():
+    logs = Logs({P: list(range(0, 10_000, 10)), Q: list(range(0, 50, 10))})
+    logs.read_all(100)
+    assert logs.asked_newest_of == 1
+
+
+@settings(max_examples=histories(200), deadline=None)
+@given(
+    first=st.lists(st.integers(0, 20), min_size=20, max_size=60),
+    second=st.lists(st.integers(0, 20), min_size=1, max_size=60),
+    apart=st.integers(-500, 500),
+    share=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    after=st.integers(0, 6),
+    limit=st.integers(1, 40),
+    max_idle_ms=st.sampled_from([0, 500]),
+    has_newest=st.booleans(),
+)
+def test_nothing_is_late_whenever_records_are_deleted(
+    first, second, apart, share, after, limit, max_idle_ms, has_newest
+):
+    logs = Logs(
+        {
+            P: list(accumulate(first, initial=1_000 + apart)),
+            Q: list(accumulate(second, initial=1_000)),
+        },
+        max_idle_ms,
+        has_newest=has_newest,
+    )
+    logs.segment(P, 1 + int(share[0] * (len(first) - 1)))
+    for _ in range(after):
+        logs.batch(limit)
+    logs.delete(P, int(share[1] * len(first)))
+    assert late_by(logs.read_slowly(limit), {P: 0, Q: 0}) == 0
 
 
 def test_disorder_stays_within_its_partition():

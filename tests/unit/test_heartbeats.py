@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from settable_clock import Clock
 
-from pyspark_kafka_rebalance.consumer.membership.heartbeats import (
+from pyspark_kafka_rebalance.consumer.membership.liveness import (
     HURRIED_HEARTBEAT_S,
     HURRY_FOR_S,
     HeartbeatSchedule,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from settable_clock import Clock
 
-from pyspark_kafka_rebalance.consumer.membership.heartbeats import Lease, suspend_aware_clock
+from pyspark_kafka_rebalance.consumer.membership.liveness import Lease, suspend_aware_clock
 
 
 def test_nothing_is_certain_before_the_first_renewal(clock: Clock) -> None:

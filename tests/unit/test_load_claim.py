@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pyspark_kafka_rebalance.source.data_source import KafkaDeferredDataSource
-from pyspark_kafka_rebalance.source.load_claim import LoadClaim
-from pyspark_kafka_rebalance.source.refused_stream import RefusedStreamReader
+from pyspark_kafka_rebalance.source.spark.load_claim import LoadClaim
+from pyspark_kafka_rebalance.source.spark.refused_stream import RefusedStreamReader
 
 OPTIONS = {
     "kafka.bootstrap.servers": "127.0.0.1:1",
@@ -71,7 +71,7 @@ def test_it_waits_for_one_that_is_just_ending() -> None:
 def test_a_killed_planner_holds_nothing(folder: Path) -> None:
     code = (
         "import sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from pyspark_kafka_rebalance.source.load_claim import LoadClaim\n"
+        "from pyspark_kafka_rebalance.source.spark.load_claim import LoadClaim\n"
         "assert LoadClaim('a', 'killed').take(0) is None\n"
         "print('has it', flush=True); sys.stdin.read()"
     )

@@ -9,8 +9,8 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
-from pyspark_kafka_rebalance.source.plan import log_sizes as log_sizes_module
-from pyspark_kafka_rebalance.source.plan.log_sizes import log_sizes
+from pyspark_kafka_rebalance.source.group.logs import log_sizes as log_sizes_module
+from pyspark_kafka_rebalance.source.group.logs.log_sizes import log_sizes
 
 P, Q = (TopicPartition("t", n) for n in range(2))
 CONFIG = {"bootstrap_servers": "h:1"}

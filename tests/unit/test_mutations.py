@@ -21,9 +21,7 @@ def test_a_fault_changes_one_place_and_is_python(mutation: Mutation) -> None:
 
 
 def test_a_fault_without_a_place_is_an_error() -> None:
-    nowhere = Mutation(
-        "nowhere", "nothing", "consumer/membership/heartbeats.py", "no such code", ""
-    )
+    nowhere = Mutation("nowhere", "nothing", "consumer/membership/liveness.py", "no such code", "")
     with pytest.raises(ValueError, match="'no such code' 0 times"):
         mutated(nowhere)
 
@@ -38,7 +36,7 @@ def test_names_are_not_used_twice() -> None:
 
 
 def test_a_fault_without_a_name_takes_plans_of_seeds() -> None:
-    unnamed = Mutation("any", "nothing", "consumer/membership/heartbeats.py", "", "")
+    unnamed = Mutation("any", "nothing", "consumer/membership/liveness.py", "", "")
     assert [plan.seed for plan in plans_of(unnamed, 7, 2)] == [7, 8]
     assert plans_of(replace(unnamed, named="calm,reset"), 7, 2) == [NAMED["calm"], NAMED["reset"]]
 

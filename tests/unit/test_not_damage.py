@@ -29,12 +29,12 @@ from pyspark_kafka_rebalance.consumer.kafka_python import gap_records
 from pyspark_kafka_rebalance.consumer.kafka_python.gap_records import GapRecords
 from pyspark_kafka_rebalance.consumer.kafka_python.records import ReadableRecords
 from pyspark_kafka_rebalance.consumer.observer import Observed
-from pyspark_kafka_rebalance.fetch import columns, compression, legacy_batch, record_batch
+from pyspark_kafka_rebalance.fetch import columns, compression, decoder, legacy_batch
 from pyspark_kafka_rebalance.fetch.columns import PythonColumns
 from pyspark_kafka_rebalance.fetch.compiled_columns import compiled
 from pyspark_kafka_rebalance.fetch.damage import is_damage, is_from_signal_handler
+from pyspark_kafka_rebalance.fetch.decoder import DecoderSettings, RecordDecoder
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.fetch.record_batch import DecoderSettings, RecordDecoder
 
 PARTITION = TopicPartition("t", 0)
 
@@ -316,7 +316,7 @@ WE_CALL_OUT = [
     pytest.param(pa, "CompressedInputStream", log(4), id="zstd"),
     pytest.param(pa, "Codec", log(2), id="snappy"),
     pytest.param(pa, "BufferReader", log(1), id="allocation"),
-    pytest.param(record_batch, "crc32c", log(1), id="checksum"),
+    pytest.param(decoder, "crc32c", log(1), id="checksum"),
     pytest.param(columns, "append_records", log(), id="records"),
     pytest.param(pa, "array", log(), id="Arrow"),
     pytest.param(legacy_batch, "decompress", legacy(1, 1), id="older format, codec"),

@@ -73,6 +73,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
         batch=draw(st.none() | NUMBERS),
         group=draw(st.none() | st.text(min_size=1, max_size=4)),
         first_ends=draw(st.dictionaries(PARTITIONS, NUMBERS, max_size=3)),
+        followed=draw(st.dictionaries(PARTITIONS, st.sampled_from(["5d0f33c1", "0"]), max_size=3)),
         **draw(gaps_below({p: r.start for p, r in ranges.items()})),
     )
 
@@ -142,6 +143,7 @@ def test_the_text_does_not_depend_on_the_order_of_construction(
         batch=offset.batch,
         group=offset.group,
         first_ends=shuffled(offset.first_ends),
+        followed=shuffled(offset.followed),
     )
     assert json.dumps(offset_to_json(again)) == text
     assert json.dumps(offset_to_json(parse_offset(reordered(json.loads(text))))) == text
@@ -428,3 +430,16 @@ def test_positions_of_sparks_own_source_are_known_as_such_until_they_are_started
 def test_what_is_only_like_an_offset_of_sparks_own_source(value: Any) -> None:
     with pytest.raises(OffsetFormatError, match="version"):
         parse_offset(value)
+
+
+def test_a_batch_that_reads_again_does_not_begin_where_its_start_stands() -> None:
+    """The group was set back in between, and the start does not know of it."""
+    start = StreamOffset(others={P: 200, Q: 50})
+    end = StreamOffset(
+        ranges={P: a_range(P, 90, 120), Q: a_range(Q, 70, 80)},
+        pending={P: a_range(P, 70, 90), Q: a_range(Q, 40, 70)},
+        followed={P: "5d0f33c1"},
+    )
+    assert offset_to_json(end)[OURS]["state"] == {"followed": {"5d0f33c1": {"t": [0]}}}
+    assert start.positions_before(end) == {Q: 50}
+    assert end.ranges_after(start) == {P: a_range(P, 70, 120), Q: a_range(Q, 50, 80)}

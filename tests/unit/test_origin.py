@@ -22,6 +22,7 @@ from pyspark_kafka_rebalance.consumer.offsets.origin import (
     with_origin,
     without_origin,
 )
+from pyspark_kafka_rebalance.consumer.offsets.set_backs import SetBack
 from pyspark_kafka_rebalance.consumer.progress.partition import is_described
 
 OFFSETS = st.integers(0, 2**63 - 1)
@@ -44,7 +45,15 @@ def origins(draw: st.DrawFn) -> Origin:
         draw(st.integers(0, 10**18 - 1)),
         tuple(Stretch(draw(NAMES), since) for since in sinces),
         draw(OFFSETS),
+        tuple(draw(st.lists(set_backs(), max_size=3))),
     )
+
+
+@st.composite
+def set_backs(draw: st.DrawFn) -> SetBack:
+    bounds = sorted(draw(st.lists(OFFSETS, min_size=2, max_size=6, unique=True)))
+    again = map(Gap, bounds[::2], bounds[1::2])
+    return SetBack(draw(NAMES), draw(st.from_regex("[0-9a-f]{8}", fullmatch=True)), tuple(again))
 
 
 @given(origins(), OFFSETS, st.text(max_size=20))
@@ -63,6 +72,9 @@ def test_the_form_stays() -> None:
     assert Origin.decode(4_100, text, BOUND) == THE_ORIGIN
     set_back = replace(THE_ORIGIN, again=5_200)
     assert ".17-5200." in set_back.encode(4_100, 4_096, BOUND)
+    back = SetBack("90a1c3e5f7b2d4e6", "5d0f33c1", (Gap(4_000, 4_500), Gap(5_000, 5_200)))
+    followed = replace(set_back, set_backs=(back,)).encode(4_100, 4_096, BOUND)
+    assert ".17-5200~90a1c3e5f7b2d4e6-5d0f33c1-4000-4500-5000-5200.90a1c3" in followed
 
 
 def test_a_commit_of_one_query_takes_few_bytes() -> None:

@@ -10,7 +10,7 @@ from kafka.structs import TopicPartition
 
 from demos.catch_up.figures import History, OutageFigures, figures_of, histories_of
 from demos.catch_up.report import summary
-from measuring.figures import Window
+from measuring.rebalance_figures import Window
 
 P0 = TopicPartition("t", 0)
 

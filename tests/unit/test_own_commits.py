@@ -280,3 +280,124 @@ def test_nothing_of_its_own_beyond_the_checkpoint_is_left_out(
     left = [o for o in range(end) if o in seen]
     assert left == (again if live else list(range(again[0], end)) if again else [])
     assert end in seen
+
+
+def committed_by(commits: OwnCommits, offset: int) -> GroupCommit:
+    found = Origin.decode(offset, commits.describe(P, offset, 4_096, ""), "")
+    return GroupCommit(Remaining(offset), found)
+
+
+def set_back_to_50() -> OwnCommits:
+    """This query had read up to 100, and another up to 200; then its backup came back."""
+    restored = own_commits()
+    restored.set_back(P, commit(200, (ME, 0), (OTHER, 100)), 50)
+    restored.started(P)
+    return restored
+
+
+def test_a_set_back_is_followed_once() -> None:
+    """A query that died before its first commit followed it again, without end."""
+    of_group = committed_by(set_back_to_50(), 70)
+    other = own_commits(query=OTHER)
+    assert other.is_set_back(P, of_group)
+    other.begin(P, of_group, 70, True)
+    other.started(P)
+    restarted = own_commits(query=OTHER)
+    restarted.restore(dict(other.followed()))
+    assert not restarted.is_set_back(P, of_group), "what its checkpoint says is of after it"
+    assert restarted.seen(P, of_group, 200) == Remaining(70)
+    # Set back once more, by another.
+    twice = own_commits()
+    twice.set_back(P, of_group, 60)
+    assert restarted.is_set_back(P, committed_by(twice, 60))
+
+
+def test_two_set_backs_of_one_run_are_not_the_same() -> None:
+    restored = set_back_to_50()
+    before = dict(restored.followed())
+    restored.set_back(P, commit(200, (ME, 0)), 50)
+    restored.started(P)
+    assert restored.followed() != before
+
+
+def test_a_checkpoint_of_before_a_set_back_proves_nothing_of_what_was_set_back() -> None:
+    """The other took over at 70 and read to 300; its own backup, at 200, is older than that."""
+    other = own_commits(query=OTHER)
+    other.begin(P, committed_by(set_back_to_50(), 70), 70, True)
+    other.started(P)
+    of_group = committed_by(other, 300)
+    restored = own_commits("kafka_deferred-restored", OTHER)
+    assert restored.seen(P, of_group, 200) == Remaining(70)
+    restored.set_back(P, of_group, 70)
+    of_group = committed_by(restored, 70)
+    assert restored.is_set_back(P, of_group), "its checkpoint stands at 200"
+    restored.begin(P, of_group, 70, True)
+    restored.started(P)
+    assert not restored.is_set_back(P, of_group)
+    # One of after it proves what it says.
+    later = own_commits("kafka_deferred-later", OTHER)
+    later.restore(dict(other.followed()))
+    assert later.seen(P, committed_by(other, 300), 200) == Remaining(200)
+
+
+def test_more_set_backs_than_there_is_room_for_are_joined() -> None:
+    """Who knows of none but the oldest follows all."""
+    tokens, of_group = [], commit(1_000, (ME, 0))
+    for start in range(900, 0, -100):
+        restored = own_commits()
+        restored.set_back(P, of_group, start)
+        restored.started(P)
+        tokens.append(restored.followed()[P])
+        of_group = committed_by(restored, start + 50)
+    assert of_group.origin is not None
+    assert len(of_group.origin.set_backs) == 4
+    for known, token in enumerate([None, *tokens]):
+        other = own_commits(query=OTHER)
+        other.restore({} if token is None else {P: token})
+        assert other.is_set_back(P, of_group) == (known < len(tokens))
+    assert len(own_commits(query=OTHER).describe(P, 0, 4_096, "")) == 0
+    assert of_group.origin.encode(150, 120, "") != "", "in little room they are one"
+
+
+def test_with_more_stretches_than_there_is_room_for_the_oldest_are_nobodys() -> None:
+    """All above an open gap counted as the newcomer's, also what the last owner had delivered."""
+    left, of_group = Remaining(100, (Gap(10, 20),)), commit(Remaining(100), (ME, 0))
+    for turn in range(60):
+        query, end = (OTHER, ME)[turn % 2], 100 + 5 * turn
+        left = Remaining(end, left.gaps)
+        now = own_commits(query=query, live=True)
+        now.begin(P, GroupCommit(left, of_group.origin), end, True)
+        of_group = committed_by(now, end + 5)
+        assert of_group.origin is not None
+        found = of_group.origin.stretches
+        assert len(found) <= 50
+        assert of_group.origin.delivered_by(query, end + 5)[-1] == (end, end + 5)
+        delivered = of_group.origin.delivered_by(query, end + 5)
+        assert any(since <= 10 and until >= 20 for since, until in delivered)
+        for before in range(max(0, turn - 40), turn):
+            owner = (OTHER, ME)[before % 2]
+            delivered = of_group.origin.delivered_by(owner, end + 5)
+            assert (100 + 5 * before, 105 + 5 * before) in delivered, "by who had it then"
+
+
+def test_a_consumer_carries_along_what_queries_have_said() -> None:
+    of_group = committed_by(set_back_to_50(), 70)
+    carried = of_group.carried_on()
+    assert carried is not None
+    assert of_group.origin is not None
+    assert carried.stretches == ((ME, 0), ("_", 70))
+    assert (carried.again, carried.set_backs) == (200, of_group.origin.set_backs)
+    after = GroupCommit(Remaining(75), Origin.decode(75, carried.encode(75, 2_048, ""), ""))
+    other = own_commits(query=OTHER)
+    assert other.is_set_back(P, after)
+    assert own_commits("kafka_deferred-back").seen(P, after, 60) == Remaining(60)
+    other.begin(P, after, 75, True)
+    assert begun_now(other, 80) == ((ME, 0), ("_", 70), (OTHER, 75))
+    assert commit(70).carried_on() is None
+
+
+def test_gaps_that_a_consumer_takes_over_are_no_querys() -> None:
+    of_group = commit(Remaining(70, (Gap(10, 20),)), (ME, 0))
+    carried = of_group.carried_on()
+    assert carried is not None
+    assert carried.stretches == ((ME, 0), ("_", 10), (ME, 20), ("_", 70))

@@ -18,8 +18,9 @@ from pyspark_kafka_rebalance.source.offsets.stream_offset import (
     StreamOffset,
 )
 from pyspark_kafka_rebalance.source.plan.available_now import BeyondEnd
-from pyspark_kafka_rebalance.source.plan.batch_planner import backlog, plan_batch
+from pyspark_kafka_rebalance.source.plan.batch_planner import backlog
 from pyspark_kafka_rebalance.source.plan.data_loss import find_beyond_end, find_data_loss
+from pyspark_kafka_rebalance.source.plan.partition_shares import plan_batch
 from pyspark_kafka_rebalance.source.plan.tasks import (
     ReadTask,
     TaskRange,

@@ -12,6 +12,7 @@ from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import reading
+from pyspark_kafka_rebalance.source.flag_columns import ConstantColumns
 from pyspark_kafka_rebalance.source.offsets.stream_offset import RebalanceEvent
 from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import ReadTask, TaskRange
@@ -63,7 +64,7 @@ def test_rows_are_marked_lost_up_to_an_offset(lost_below, marks):
     )
     schema = arrow_schema(options)
     task_range = TaskRange(OffsetRange("t", 3, 10, 14), 41, False, lost_below)
-    columns = reading.ConstantColumns(task_range, schema)
+    columns = ConstantColumns(task_range, schema)
     offsets = [[10, 11, 12], [13]]
     rows = []
     for some in offsets:
@@ -89,7 +90,7 @@ def test_rows_of_gaps_say_so_and_others_do_not():
     for catch_up in (False, True):
         one = TaskRange(OffsetRange("t", 3, 10, 14), 41, False, catch_up=catch_up)
         records = pa.RecordBatch.from_pylist([{"offset": 10}, {"offset": 11}], schema)
-        rows = reading.ConstantColumns(one, schema).beside(records)
+        rows = ConstantColumns(one, schema).beside(records)
         assert rows.column("catch_up").to_pylist() == [catch_up] * 2
     event = RebalanceEvent("assigned", TopicPartition("t", 3), 41)
     (rows,) = reading.read_task(ReadTask(events=(event,)), options)

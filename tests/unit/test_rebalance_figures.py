@@ -7,7 +7,7 @@ import pytest
 from kafka.structs import TopicPartition
 
 from demos.rebalance.comparison import Run, verdict
-from measuring.figures import (
+from measuring.rebalance_figures import (
     Delivery,
     Rebalance,
     Window,

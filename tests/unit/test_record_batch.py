@@ -31,16 +31,16 @@ from record_batches import (
 )
 
 from pyspark_kafka_rebalance.errors import CorruptRecordError
-from pyspark_kafka_rebalance.fetch import record_batch
+from pyspark_kafka_rebalance.fetch import decoder
 from pyspark_kafka_rebalance.fetch.columns import Columns, PythonColumns, record_schema
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns, compiled
-from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
-from pyspark_kafka_rebalance.fetch.record_batch import (
+from pyspark_kafka_rebalance.fetch.decoder import (
     DecoderSettings,
     RecordDecoder,
     has_transactions,
     next_position,
 )
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.fetch.records import MAX_TIMESTAMP_MS
 from pyspark_kafka_rebalance.fetch.transactions import AbortedTransaction
 
@@ -483,7 +483,7 @@ def test_a_timestamp_that_microseconds_cannot_hold_is_null(
     timestamp: int, codec: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It made all records of its batch unreadable, also for who wanted none but the others."""
-    record_batch._warned_of.clear()
+    decoder._warned_of.clear()
     log = build(
         [Record(n, timestamp if n == 2 else n, b"k", b"v%d" % n) for n in range(5)], codec=codec
     )
@@ -493,7 +493,7 @@ def test_a_timestamp_that_microseconds_cannot_hold_is_null(
     (message,) = {record.getMessage() for record in caplog.records}
     assert f"orders-3: the record at offset 2 has the timestamp {timestamp} ms" in message
     caplog.clear()
-    record_batch._warned_of.clear()
+    decoder._warned_of.clear()
     assert decode(log, OffsetRange("orders", 3, 3, 5)) == rows[3:]
     assert decode(log, OffsetRange("orders", 3, 0, 2)) == rows[:2]
     assert not caplog.records, "nobody wanted that record"

@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.errors import (
 from pyspark_kafka_rebalance.fetch import fetcher as fetcher_module
 from pyspark_kafka_rebalance.fetch.columns import record_schema
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
+from pyspark_kafka_rebalance.source.group.clients.query_part import QueryCore
 from pyspark_kafka_rebalance.source.group.logs import log_ends as log_ends_module
 from pyspark_kafka_rebalance.source.group.logs import record_times as awaited_partitions
 from pyspark_kafka_rebalance.source.group.logs.log_ends import LogEnds
@@ -96,12 +97,15 @@ class Members:
 
 
 def log_ends(members: Any, **more: str) -> LogEnds:
-    return LogEnds(options(**more), members, SimpleNamespace())  # type: ignore[arg-type]
+    return LogEnds(core(options(**more), members))
 
 
 def record_times(members: Any = None, ends: Any = None) -> RecordTimes:
-    given = options(maxTaskIdleMs="0")
-    return RecordTimes(given, QueryState(given), members or Members(), ends)
+    return RecordTimes(core(options(maxTaskIdleMs="0"), members or Members()), ends)
+
+
+def core(given: SourceOptions, members: Any) -> QueryCore:
+    return QueryCore(given, QueryState(given), members, SimpleNamespace())  # type: ignore[arg-type]
 
 
 # -- questions ------------------------------------------------------------------------------------
@@ -130,6 +134,14 @@ def test_old_brokers_are_asked_once() -> None:
     ends.end_offsets([P, Q])
     assert members.calls == ["latest", "ends", "ends"]
     assert record_times(ends=ends).newest() == {}
+
+
+def test_the_latest_records_of_some_are_told_whatever_is_asked_with_the_ends() -> None:
+    members = Members()
+    assert record_times(members).newest_of([P]) == {P: RecordTime(9, 1_000)}
+    members.old_brokers = True
+    assert record_times(members).newest_of([P]) == {}
+    assert members.calls == ["latest", "latest"]
 
 
 def test_first_records_are_told() -> None:

@@ -2,10 +2,10 @@
 
 As ``test_source_skips_and_repeats_nothing``, whose models these are, without what it says of
 repeats: a checkpoint goes back in order to repeat. Another query shares the group, dies and
-restarts as the first one does, and its checkpoint stays. What must hold:
+restarts as the first one does; its checkpoint goes back, too. What must hold:
 
  1. A row says ``lost`` only if somebody has delivered it, in a sink that has kept it.
- 2. Once the query has had each partition again, each record is in a sink.
+ 2. Once the queries have had each partition again, each record is in a sink.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from kafka.structs import TopicPartition
 from model_group import BOTH, ModelMember
-from model_spark import Range, Row
+from model_spark import Range, Row, Stage
 from test_source_skips_and_repeats_nothing import Queries
 
-from pyspark_kafka_rebalance.source.group.owned import own_commits as own_commits_module
+from pyspark_kafka_rebalance.consumer.offsets import origin as origin_module
 from pyspark_kafka_rebalance.source.group.starts import rival_runs as rival_runs_module
+from pyspark_kafka_rebalance.source.offsets.offset_json import parse_offset
 
 RESTORED, OTHER = 0, 1
 
@@ -37,16 +38,23 @@ class RestoredQueries(Queries):
         self.group.may_go_back = set(BOTH)
         self.group.on_commit = lambda: None
         for module, name, fake in (
-            (own_commits_module, "MOST_STRETCHES", 50),
+            (origin_module, "MOST_STRETCHES", 50),
             (rival_runs_module, "ask_cluster", lambda _, what, ask: ask(None)),
             (rival_runs_module, "describe_group", lambda *asked: self.group.describe()),
         ):
             self.patches.enter_context(mock.patch.object(module, name, fake))
 
-    @rule(share=st.floats(0, 1), without_commit=st.booleans(), kill=st.booleans())
-    def goes_back(self, share: float, without_commit: bool, kill: bool) -> None:
+    @rule(
+        share=st.floats(0, 1),
+        without_commit=st.booleans(),
+        kill=st.booleans(),
+        query=st.sampled_from([RESTORED, RESTORED, OTHER]),
+    )
+    def goes_back(
+        self, share: float, without_commit: bool, kill: bool, query: int = RESTORED
+    ) -> None:
         """To a moment when it had logged a batch; maybe that one is to run again."""
-        model = self.queries[RESTORED]
+        model = self.queries[query]
         if model.process is not None:
             model.die() if kill else model.stop()
         self.dead_members_sessions_end()
@@ -165,6 +173,60 @@ def test_a_batch_that_reads_of_a_gap_runs_again_after_another_query_has_read_the
         queries.is_stopped(RESTORED)
         queries.runs_for_a_while(OTHER, limit=1)
         queries.goes_back(1.0, True, kill=False)
+
+
+@pytest.mark.parametrize("live", [None, 2])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4])
+def test_a_query_that_dies_in_its_first_batch_of_what_was_set_back_reads_it_once(
+    live: int | None, steps: int
+) -> None:
+    """The group's last commit was still the restored query's, so it was set back once more."""
+    with a_history(0, live) as queries:
+        set_back_to_half(queries, 20)
+        other = queries.queries[OTHER]
+        delivered = len(other.rows)
+        queries.begins(OTHER)
+        queries.dead_members_sessions_end()
+        process = other.process
+        assert process is not None
+        for _ in range(60):  # until a batch that reads is planned
+            other.step(1_000)
+            queries.everybody_pumps()
+            if process.stage is Stage.PLANNED and parse_offset(process.end).ranges:
+                break
+        for _ in range(steps - 1):
+            other.step(1_000)
+        queries.is_killed(OTHER)
+        queries.dead_members_sessions_end()
+        queries.runs_for_a_while(OTHER, limit=1_000)
+        again = [(row.partition, row.offset) for row in other.rows[delivered:]]
+        assert again
+        assert len(again) == len(set(again)), "twice after one set-back"
+
+
+@pytest.mark.parametrize("live", [None, 2])
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.9])
+def test_the_checkpoint_of_another_query_goes_back_to_before_the_group_was_set_back(
+    live: int | None, kept: float
+) -> None:
+    """It had read again what was set back, and its checkpoint of before that counted for it."""
+    with a_history(0, live) as queries:
+        set_back_to_half(queries, 20)
+        queries.takes_over(OTHER, 4, 6)
+        queries.is_killed(OTHER)
+        queries.goes_back(kept, False, kill=True, query=OTHER)
+
+
+def set_back_to_half(queries: RestoredQueries, number: int) -> None:
+    """One query reads a half, the other one the rest; the first goes back, reads some and dies."""
+    for query in (RESTORED, OTHER):
+        for partition in BOTH:
+            queries.records_are_produced(partition, number)
+        queries.takes_over(query, 8, 8)
+        queries.is_killed(query)
+    queries.goes_back(0.6, False, kill=True)
+    queries.takes_over(RESTORED, 4, 2)
+    queries.is_killed(RESTORED)
 
 
 def test_in_any_order_of_events() -> None:

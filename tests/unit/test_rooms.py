@@ -86,7 +86,7 @@ CONSUMER_ROOMS = [
     "commits",
     "membership",
     "progress",
-    "catching_up",
+    "gaps_beside_live",
     "reading",
     "polls",
     "consumer",

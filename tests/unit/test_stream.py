@@ -29,7 +29,6 @@ from pyspark_kafka_rebalance.errors import (
 )
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source import end_of_run as end_of_run_module
-from pyspark_kafka_rebalance.source import load_claim as load_claim_module
 from pyspark_kafka_rebalance.source import query_run as query_run_module
 from pyspark_kafka_rebalance.source import stream as stream_module
 from pyspark_kafka_rebalance.source.driver_sources import DriverSources
@@ -43,6 +42,7 @@ from pyspark_kafka_rebalance.source.offsets.stream_offset import (
 )
 from pyspark_kafka_rebalance.source.options.source_options import SourceOptions
 from pyspark_kafka_rebalance.source.plan.tasks import TaskRange
+from pyspark_kafka_rebalance.source.spark import load_claim as load_claim_module
 from pyspark_kafka_rebalance.source.spark import sigterm as sigterm_module
 from pyspark_kafka_rebalance.source.spark.read_limits import ReadAllAvailable, ReadMaxRows
 from pyspark_kafka_rebalance.source.stop.stop_request import answer_of, ask_to_stop

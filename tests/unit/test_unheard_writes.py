@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafka import errors as kafka_errors
 
-from pyspark_kafka_rebalance.consumer.membership.heartbeats import UnheardWrites
+from pyspark_kafka_rebalance.consumer.membership.liveness import UnheardWrites
 
 AWAY = kafka_errors.CoordinatorNotAvailableError
 

@@ -7,7 +7,7 @@ import inspect
 import pytest
 from kafka import errors as kafka_errors
 
-from pyspark_kafka_rebalance.consumer.protocol.answers import (
+from pyspark_kafka_rebalance.consumer.protocol.coordinator_answers import (
     Consequence,
     Verdict,
     after_commit,

@@ -105,9 +105,8 @@ class AsyncMember:
 
     async def drain(self, timeout_ms: float) -> bool:
         """Wait until all commits are acknowledged; False if ``timeout_ms`` runs out first."""
-        return await asyncio.to_thread(
-            self._thread.opened().drain, timeout_ms
-        )  # not on the thread that polls
+        drain = self._thread.opened().drain
+        return await asyncio.to_thread(drain, timeout_ms)  # not on the thread that polls
 
     async def subscribe(
         self, topics: Collection[str] = (), pattern: str | None = None, listener: Any = None
@@ -156,32 +155,26 @@ class AsyncMember:
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, Any]:
         """The first record of each partition from its timestamp on, assigned or not."""
-        return await self._thread.in_turn(
-            self._thread.opened().offsets_for_times, timestamps, timeout_ms
-        )
+        find = self._thread.opened().offsets_for_times
+        return await self._thread.in_turn(find, timestamps, timeout_ms)
 
     async def committed_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
         """The group's committed offsets; without the partitions that have none."""
-        return await self._thread.in_turn(
-            self._thread.opened().committed_offsets, partitions, timeout_ms
-        )
+        fetch = self._thread.opened().committed_offsets
+        return await self._thread.in_turn(fetch, partitions, timeout_ms)
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition, assigned or not."""
-        found: dict[TopicPartition, int] = await self._thread.in_turn(
-            self._thread.opened().beginning_offsets, partitions, timeout_ms
-        )
-        return found
+        find = self._thread.opened().beginning_offsets
+        return await self._thread.in_turn(find, partitions, timeout_ms)
 
     async def end_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """The end offset of each partition, assigned or not."""
-        found: dict[TopicPartition, int] = await self._thread.in_turn(
-            self._thread.opened().end_offsets, partitions, timeout_ms
-        )
-        return found
+        find = self._thread.opened().end_offsets
+        return await self._thread.in_turn(find, partitions, timeout_ms)

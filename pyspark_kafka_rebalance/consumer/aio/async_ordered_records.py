@@ -96,10 +96,7 @@ class AsyncTimestampOrderedRecords:
         return result
 
     async def poll_arrow(
-        self,
-        timeout_ms: float = 0,
-        max_records: int = ARROW_ROWS,
-        include_headers: bool = False,
+        self, timeout_ms: float = 0, max_records: int = ARROW_ROWS, include_headers: bool = False
     ) -> OrderedPoll[pa.Table, pa.RecordBatch]:
         """The next records as one Arrow table.
 

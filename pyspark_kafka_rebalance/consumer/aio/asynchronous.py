@@ -26,7 +26,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError
@@ -141,12 +140,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     # -- polling ----------------------------------------------------------------------------------
@@ -210,12 +204,8 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     ) -> Any:
         """The next record of an iteration; StopAsyncIteration once the consumer is being closed.
 
-        Parameters
-        ----------
-        poll, is_of_it : callable
-            As for `polled_by`.
-        buffered : callable
-            Hands out the next record if that needs no poll; never waits.
+        ``buffered`` hands out the next record if that needs no poll, and never waits; the other two
+        are as for `polled_by`.
         """
         if self._thread.closing:
             raise StopAsyncIteration
@@ -261,14 +251,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
         If that was all of it, another poll waits for what is left of the time.
 
-        Parameters
-        ----------
-        poll, is_of_it : callable
-            As for `polled_by`; the poll takes a timeout in milliseconds.
-        timeout_ms : float
-            How long to wait.
-        without_sought : callable
-            Leaves out what is obsolete.
+        The poll takes a timeout in milliseconds. ``without_sought`` leaves out what is obsolete.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
@@ -285,18 +268,11 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
         """Wait for the running poll, or begin this one; what an iteration left comes first.
 
-        Parameters
-        ----------
-        poll : callable
-            Runs on the consumer's thread.
-        is_of_it : callable
-            Whether a result is one that this poll could have brought.
+        The poll runs on the consumer's thread. ``is_of_it`` says whether a result is one that it
+        could have brought.
 
-        Raises
-        ------
-        IllegalStateError
-            A poll of another kind was cancelled, or was made by an iteration, and its records, or
-            the revoke that it reports, are not returned yet.
+        Raises IllegalStateError if a poll of another kind was cancelled, or was made by an
+        iteration, and its records, or the revoke that it reports, are not returned yet.
         """
         async with self._one_poll:
             consumer = self._thread.opened()

@@ -24,28 +24,16 @@ Answer = TypeVar("Answer")
 
 
 class ConsumerThread:
-    """One consumer and its thread, started once and closed once. The event loop makes all calls.
-
-    Parameters
-    ----------
-    make : callable
-        Makes the consumer, on the thread.
-
-    Attributes
-    ----------
-    consumer : DeferredRevokeConsumer or None
-        None until it is made. The event loop itself makes only calls that are safe while a poll
-        runs, and that never wait.
-    polling : asyncio.Future or None
-        The running poll, or the last one if nobody has taken its result yet.
-    observer : ConsumerObserver or None
-        The consumer's observer; set on the consumer as soon as that is made.
-    """
+    """One consumer and its thread, started once and closed once. The event loop makes all calls."""
 
     def __init__(self, make: Callable[[], DeferredRevokeConsumer]) -> None:
+        #: None until ``make`` has made it, on the thread. The event loop itself makes only calls
+        #: that are safe while a poll runs, and that never wait.
         self.consumer: DeferredRevokeConsumer | None = None
+        #: The running poll, or the last one if nobody has taken its result yet.
         self.polling: asyncio.Future[Any] | None = None
         self._make = make
+        #: The consumer's; set on the consumer as soon as that is made.
         self.observer: ConsumerObserver | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-consumer")
         self._started = False

@@ -31,7 +31,7 @@ class _Turn:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._over = False
+        self.over = False  # whether the coroutine is done
 
     def submit(self, function: Callable[[], Any]) -> Future[Any] | None:
         """On the event loop: have the waiting thread call this; None if it waits no more."""
@@ -44,20 +44,15 @@ class _Turn:
                 answer.set_exception(error)
 
         with self._lock:
-            if self._over:
+            if self.over:
                 return None
             self._calls.put(call)
         return answer
 
-    @property
-    def over(self) -> bool:
-        """Whether the coroutine is done."""
-        return self._over
-
     def end(self) -> None:
         """On the event loop: the coroutine is done."""
         with self._lock:
-            self._over = True
+            self.over = True
             self._calls.put(None)
 
     def serve(self) -> None:
@@ -99,12 +94,7 @@ def run_on_loop(
 class ListenerOnLoop(ConsumerRebalanceListener):  # type: ignore[misc]
     """An application's listener, whose coroutine functions run on its event loop.
 
-    Parameters
-    ----------
-    listener : ConsumerRebalanceListener or AsyncConsumerRebalanceListener
-        The application's. What is no coroutine function is called on the consumer's thread.
-    loop : asyncio.AbstractEventLoop
-        The application's.
+    Whatever is no coroutine function is called on the consumer's thread.
     """
 
     def __init__(self, listener: Any, loop: asyncio.AbstractEventLoop) -> None:

@@ -11,42 +11,30 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 from ...errors import names_of
 from ..offsets.committable import Committable, as_entry
 from ..offsets.offset_set import Gap, without
-from ..protocol.answers import Verdict, verdict_of
+from ..protocol.coordinator_answers import Verdict, verdict_of
 
 #: After these verdicts the same commit may be accepted a little later.
 _PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
 
 
 class CommitByHand:
-    """One commit that the application made itself; compared by identity.
-
-    Attributes
-    ----------
-    offsets : dict of TopicPartition to OffsetAndMetadata
-        What is not answered yet.
-    accepted : dict of TopicPartition to OffsetAndMetadata
-        What the broker has accepted of it.
-    moved_back : set of TopicPartition
-        Where the accepted offset was lower than the one acknowledged before, or than where reading
-        began.
-    lost : set of TopicPartition
-        The partitions that were dropped after it was sent.
-    truncated : set of TopicPartition
-        Where it names a record that is gone since it was entered.
-    claims : dict of TopicPartition to tuple of Gap
-        For partitions that catch up (KIP-333): which records it says are processed.
-    processed_below : dict of TopicPartition to int
-        Where records that it names were handed out again since it was entered: it marks only lower
-        offsets than this as processed.
-    """
+    """One commit that the application made itself; compared by identity."""
 
     def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
+        #: What is not answered yet.
         self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
+        #: What the broker has accepted of it.
         self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
+        #: Where the accepted offset was lower than the one acknowledged before, or than where
+        #: reading began.
         self.moved_back: set[TopicPartition] = set()
-        self.lost: set[TopicPartition] = set()
+        self.lost: set[TopicPartition] = set()  # the partitions that were dropped after it was sent
+        #: Where it names a record that is gone since it was entered.
         self.truncated: set[TopicPartition] = set()
+        #: For partitions that catch up (KIP-333): which records it says are processed.
         self.claims: dict[TopicPartition, tuple[Gap, ...]] = {}
+        #: Where records that it names were handed out again since it was entered: it marks only
+        #: lower offsets than this as processed.
         self.processed_below: dict[TopicPartition, int] = {}
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
@@ -73,24 +61,7 @@ class CommitByHand:
 
 
 class EnteredCommit(CommitByHand):
-    """A commit by hand on its way.
-
-    Parameters
-    ----------
-    offsets : mapping
-        What to commit.
-    retried : bool
-        Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
-    on_accepted : callable
-        Called on the I/O loop with this commit when the broker has accepted it, or some of its
-        partitions, before the future is done.
-
-    Attributes
-    ----------
-    future : Future
-        kafka-python's; done when the answer is final. Its error is the broker's, the connection's,
-        or PartitionsLostError.
-    """
+    """A commit by hand on its way."""
 
     def __init__(
         self,
@@ -99,8 +70,13 @@ class EnteredCommit(CommitByHand):
         on_accepted: Callable[[EnteredCommit], None],
     ) -> None:
         super().__init__(offsets)
+        #: Whether it is sent again after an error that may pass, until ``CommitLoop.give_up``.
         self.retried = retried
+        #: Called on the I/O loop with this commit when the broker has accepted it, or some of its
+        #: partitions, before the future is done.
         self.on_accepted = on_accepted
+        #: kafka-python's; done when the answer is final. Its error is the broker's, the
+        #: connection's, or PartitionsLostError.
         self.future = Future()
 
 

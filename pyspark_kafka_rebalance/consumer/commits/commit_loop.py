@@ -20,7 +20,7 @@ from ..member_record import Member, not_owned
 from ..observer import Observed
 from ..offsets.commit_metadata import DEFAULT_METADATA_BYTES
 from ..offsets.committable import Committable
-from ..protocol.answers import Verdict, verdict_of
+from ..protocol.coordinator_answers import Verdict, verdict_of
 from ..protocol.lane import Lane
 from .commit_by_hand import CommitByHand, EnteredCommit, final_error
 from .kept_metadata import KeptMetadata
@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 #: Makes the metadata of a commit; see ``CommitLoop``.
 MetadataOf = Callable[[TopicPartition, int, int, CommitByHand | None], str]
 
-_FINAL = (Verdict.ACCEPTED, Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
+_REFUSALS = (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
+_FINAL = (Verdict.ACCEPTED, *_REFUSALS)
 
 #: The loop looks again this often even if there is nothing to send.
 _IDLE_S = 5.0
@@ -48,29 +49,12 @@ _REST_S = 0.02
 class CommitLoop:
     """The commits of one member.
 
-    Parameters
-    ----------
-    io, lane
-        Where to send.
-    backoff_s : float
-        How long to wait before sending again what was not accepted.
-    member : callable
-        Returns the member as it is now; None while it may not commit.
-    on_accepted : callable
-        Called with the send time of an accepted commit (it renews the lease).
-    on_verdict : callable
-        Called for every answer to the present member that is no acceptance, with what it is about:
-        the partitions, or why there was no answer. Not for a refused commit by hand, whose future
-        gets the error.
-    clock : callable
-        Returns seconds.
-    metadata_of : callable
-        Makes the metadata of a commit that has none of its own, from the partition, the offset, how
-        many bytes fit, and the commit by hand, if it is one.
-    catches_up : callable
-        Returns whether partitions are catching up.
-    observed : Observed, optional
-        Holds the observer, if any, that is called with the answers.
+    ``member`` returns the member as it is now; None while it may not commit. ``on_accepted`` is
+    called with the send time of an accepted commit (it renews the lease). ``on_verdict`` is called
+    for every answer to the present member that is no acceptance, with what it is about: the
+    partitions, or why there was no answer; not for a refused commit by hand, whose future gets the
+    error. ``metadata_of`` makes the metadata of a commit that has none of its own, from the
+    partition, the offset, how many bytes fit, and the commit by hand, if it is one.
     """
 
     def __init__(
@@ -317,9 +301,8 @@ class CommitLoop:
             described = self._described(offsets, by_hand)
             errors = await self._lane.commit(member, described) if offsets else {}
             too_large = self._too_large(offsets, described, errors)
-            if (
-                too_large and by_hand is not None
-            ):  # the application did not ask for our metadata: send again without
+            # The application did not ask for our metadata: send again without.
+            if too_large and by_hand is not None:
                 bare = {p: offsets[p] for p in too_large}
                 errors, too_large = {**errors, **await self._lane.commit(member, bare)}, []
                 described |= bare
@@ -337,11 +320,7 @@ class CommitLoop:
             # After a loss another membership may have the same id, at the same epoch.
             ours = commits is self._commits and member == self._member()
             if by_hand is None:
-                refused = [
-                    p
-                    for p, verdict in verdicts.items()
-                    if verdict in (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
-                ]
+                refused = [p for p, verdict in verdicts.items() if verdict in _REFUSALS]
                 commits.settle(refused)
             elif by_hand.offsets:
                 if by_hand.lost or commits is not self._commits:

@@ -28,13 +28,7 @@ _warned: set[str] = set()
 
 
 class KeptMetadata:
-    """Asks once for the first committed offset that has metadata; on the I/O loop.
-
-    Parameters
-    ----------
-    lane : Lane
-        To the group's coordinator.
-    """
+    """Asks once for the first committed offset that has metadata; on the I/O loop."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane

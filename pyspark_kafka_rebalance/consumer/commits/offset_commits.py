@@ -243,7 +243,8 @@ class OffsetCommits:
         self._open: set[TopicPartition] = set()  # partitions with something unsent
         self._by_hand: list[CommitByHand] = []  # in order, the one in flight included
         self._in_flight: dict[TopicPartition, OffsetAndMetadata] = {}
-        self._sent_by_hand: CommitByHand | None = None  # the one in flight
+        #: The commit by hand in flight; None if nothing is in flight, or a background commit is.
+        self.sent_by_hand: CommitByHand | None = None
         self._others_first = False  # the first by hand was not accepted just now
         self._abandoned: set[TopicPartition] = set()  # in flight, but dropped meanwhile
 
@@ -264,10 +265,7 @@ class OffsetCommits:
         Positions that the application committed with its own metadata are left out, since those
         would be replaced; so are partitions in which it has moved the group back.
 
-        Returns
-        -------
-        dict of TopicPartition to Committable
-            The partitions that have to wait for the answer to a commit by hand.
+        Returns the partitions that have to wait for the answer to a commit by hand.
         """
         later = {}
         for partition, value in offsets.items():
@@ -335,7 +333,7 @@ class OffsetCommits:
         for by_hand in line.by_hand:
             if by_hand.offsets[partition].offset > offset:
                 by_hand.truncated.add(partition)
-        in_flight = None if self._sent_by_hand else self._in_flight.get(partition)
+        in_flight = None if self.sent_by_hand else self._in_flight.get(partition)
         if in_flight is not None and in_flight.offset > offset:
             self._abandoned.add(partition)
         self._note(partition, line)
@@ -346,16 +344,13 @@ class OffsetCommits:
         A commit in flight cannot be recalled. ``outstanding`` still reports it until it is
         answered, and it is not sent again.
 
-        Returns
-        -------
-        list of CommitByHand
-            The unsent commits that named one of the partitions: withdrawn as a whole.
+        Returns the unsent commits by hand that named one of the partitions: withdrawn as a whole.
         """
         gone = set(partitions)
         withdrawn = [
             by_hand
             for by_hand in self._by_hand
-            if by_hand is not self._sent_by_hand and not gone.isdisjoint(by_hand.offsets)
+            if by_hand is not self.sent_by_hand and not gone.isdisjoint(by_hand.offsets)
         ]
         for by_hand in withdrawn:
             self.withdraw(by_hand)
@@ -364,16 +359,11 @@ class OffsetCommits:
             self._open.discard(partition)
             if partition in self._in_flight:
                 self._abandoned.add(partition)
-                if self._sent_by_hand is not None:
-                    self._sent_by_hand.lost.add(partition)
+                if self.sent_by_hand is not None:
+                    self.sent_by_hand.lost.add(partition)
         return withdrawn
 
     # -- what is sent -----------------------------------------------------------------------------
-
-    @property
-    def sent_by_hand(self) -> CommitByHand | None:
-        """The commit by hand in flight; None if nothing is in flight, or a background commit is."""
-        return self._sent_by_hand
 
     def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Take what to send now, which is then in flight; empty while a commit is (invariant 1)."""
@@ -382,8 +372,8 @@ class OffsetCommits:
         taken = {} if self._by_hand and not self._others_first else self._take_waiting()
         self._others_first = False
         if not taken and self._by_hand:
-            self._sent_by_hand = self._by_hand[0]
-            taken = dict(self._sent_by_hand.offsets)
+            self.sent_by_hand = self._by_hand[0]
+            taken = dict(self.sent_by_hand.offsets)
         self._in_flight = taken
         return dict(taken)
 
@@ -402,13 +392,13 @@ class OffsetCommits:
         Partitions that were dropped meanwhile are left out. A commit by hand that names one of them
         is left out as a whole.
         """
-        if self._sent_by_hand is not None and self._sent_by_hand.lost:
+        if self.sent_by_hand is not None and self.sent_by_hand.lost:
             return {}
         return {p: entry for p, entry in self._in_flight.items() if p not in self._abandoned}
 
     def acknowledge(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the broker accepted these partitions of the commit in flight."""
-        by_hand = self._sent_by_hand
+        by_hand = self.sent_by_hand
         for partition in partitions:
             entry = self._in_flight.pop(partition, None)
             if entry is None:
@@ -435,15 +425,15 @@ class OffsetCommits:
 
     def retry(self) -> None:
         """Send again what is still in flight, since it was not accepted; newer offsets win."""
-        if self._sent_by_hand is None:
+        if self.sent_by_hand is None:
             for partition, entry in self._in_flight.items():
                 if partition not in self._abandoned:
                     line = self._line(partition)
                     if line.stretches[0].waiting is None:
                         line.stretches[0].waiting = entry
                     self._note(partition, line)
-        self._others_first = self._sent_by_hand is not None and bool(self._in_flight)
-        self._sent_by_hand = None
+        self._others_first = self.sent_by_hand is not None and bool(self._in_flight)
+        self.sent_by_hand = None
         self._in_flight = {}
         self._abandoned = set()
 

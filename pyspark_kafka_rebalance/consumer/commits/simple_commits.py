@@ -20,7 +20,7 @@ from ..member_record import Member
 from ..offsets.commit_metadata import Remaining
 from ..offsets.origin import with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
-from ..protocol.answers import Verdict
+from ..protocol.coordinator_answers import Verdict
 from ..protocol.lane import Lane
 from .commit_loop import CommitLoop
 
@@ -36,15 +36,8 @@ _COMMIT_VERSION = 8
 class SimpleCommits:
     """The commits of one client, sent over its connections; closing those ends them.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The client's seam to kafka-python.
-    config : mapping
-        The client's configuration, with a ``group_id``.
-    refusal : callable
-        Makes the error for a group that has members, from the partitions and the coordinator's
-        error, both as text.
+    ``refusal`` makes the error for a group that has members, from the partitions and the
+    coordinator's error, both as text.
     """
 
     def __init__(
@@ -69,9 +62,7 @@ class SimpleCommits:
             on_accepted=lambda sent_at: None,
             on_verdict=self._consider,
             clock=time.monotonic,
-            metadata_of=lambda partition, offset, limit, _: self._metadata(
-                partition, offset, limit
-            ),
+            metadata_of=self._metadata,
         )
         #: Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
@@ -154,7 +145,7 @@ class SimpleCommits:
         self._ended = True
         self._loop.wake()
 
-    def _metadata(self, partition: TopicPartition, offset: int, limit: int) -> str:
+    def _metadata(self, partition: TopicPartition, offset: int, limit: int, _: object) -> str:
         """Who commits, and the progress beyond the offset."""
         bound = self._bound(partition)
         origin = "" if self.describe is None else self.describe(partition, offset, limit, bound)

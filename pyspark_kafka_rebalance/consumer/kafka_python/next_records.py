@@ -223,7 +223,7 @@ def _first_timestamp(
     records: bytes, where: OffsetRange, aborted: Sequence[AbortedTransaction], read_committed: bool
 ) -> tuple[int | None, int]:
     """The timestamp of the first record, None if there is none here, and where to fetch next."""
-    from ...fetch.record_batch import DecoderSettings, RecordDecoder, next_position  # imports Arrow
+    from ...fetch.decoder import DecoderSettings, RecordDecoder, next_position  # imports Arrow
 
     settings = DecoderSettings(read_committed=read_committed, batch_rows=1)
     decoder = RecordDecoder(where, settings)

@@ -3,8 +3,9 @@
 It is a plain KafkaConsumer without a group, with connections and an I/O loop of its own, so that
 its fetches delay no others. It is made on a thread of its own, since that waits for the brokers.
 
-Fetched records that are not taken yet are bounded: partitions are read in turn, as many at a time
-as fit (``catch_up.Places``). kafka-python fetches a partition again once its data are decoded.
+Fetched records that are not taken yet are bounded by ``BUFFERED_BYTES``: partitions are read in
+turn, as many at a time as fit (``catch_up.Places``). kafka-python fetches a partition again once
+its data are decoded.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...errors import UnreadableRecordError
 from ...transport.kafka_python_version import require_names
-from ..catch_up import BUFFERED_BYTES, Places, places, where_to_seek
+from ..catch_up import Places, where_to_seek
 from ..offsets.offset_set import Gap
 from .polling import (
     StepsBeside,
@@ -39,6 +40,11 @@ from .subscription import Subscription
 from .unlisted_brokers import fail_unlisted_brokers
 
 log = logging.getLogger(__name__)
+
+#: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
+#: only as many partitions are read at a time as one fetch of each fits. With "ordered", as many
+#: bytes again are kept of the live records behind the gaps.
+BUFFERED_BYTES = 32 * 2**20
 
 #: The pause before a reader that could not be made is made again.
 _MAKE_AGAIN_S = 1.0
@@ -59,6 +65,11 @@ _NOT_OF_A_READER = (
     "consumer_timeout_ms",
     "metric_reporters",
 )
+
+
+def places(fetch_bytes: int) -> int:
+    """How many partitions can have one fetch each within `BUFFERED_BYTES`; at least one."""
+    return max(1, BUFFERED_BYTES // fetch_bytes)
 
 
 class Read(NamedTuple):

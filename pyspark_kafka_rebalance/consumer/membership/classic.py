@@ -25,9 +25,9 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..member_record import AssignmentReceived, Attempt, Member
-from ..protocol.answers import Consequence, after_heartbeat, after_join, gone_already
+from ..protocol.coordinator_answers import Consequence, after_heartbeat, after_join, gone_already
 from ..protocol.join import Joined, JoinProtocol, Review
-from .heartbeats import IDLE_S, UnheardWrites
+from .liveness import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 
 class Claim:
     """Until when no other member can have been given the partitions that a member owns.
-
-    Whether a member may claim what it owns, when the group may have continued without it.
 
     ILLEGAL_GENERATION says that the coordinator knows the member, in another generation. There are
     three ways to get there:
@@ -58,14 +56,7 @@ class Claim:
     of a static member holds for the rebalance timeout after the group was last known to be in its
     generation.
 
-    Parameters
-    ----------
-    static : bool
-        Whether the member has a ``group.instance.id``.
-    rebalance_timeout_ms : int
-        How long the coordinator waits for its JoinGroup.
-    clock : callable
-        Seconds; must run during suspension.
+    The clock gives seconds, and must run during suspension.
     """
 
     def __init__(self, static: bool, rebalance_timeout_ms: int, clock: Callable[[], float]) -> None:
@@ -83,21 +74,13 @@ class Claim:
 
 
 class Leaving:
-    """Tells the coordinator that a member leaves its group.
-
-    Sends the leave request of one member, in the way of its protocol.
+    """Tells the coordinator that a member leaves its group, in the way of its protocol.
 
     A member can leave during its first join, too. The coordinator already knows the member by then,
     and would keep it, and the partitions assigned to it, until the session times out.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
-    group_id : str
-        For the log.
-    send : callable
-        A coroutine function that tells the coordinator, and returns the broker's error class.
+    ``send`` is a coroutine function that tells the coordinator, and returns the broker's error
+    class.
     """
 
     def __init__(
@@ -147,12 +130,7 @@ RULES = BrokerRules(commit_version=8, member_id_survives=False, commits_are_sign
 class ClassicProtocol:
     """Joins, heartbeats and rejoins one classic member.
 
-    Parameters
-    ----------
-    parts : MemberParts
-        The parts of the member.
-    revoking : callable
-        Returns the partitions whose revoke is requested and that are not released yet.
+    ``revoking`` returns the partitions whose revoke is requested and that are not released yet.
     """
 
     by_topic_id = False

@@ -2,16 +2,17 @@
 
 It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
 Other modules decide: who the member is and what happened to it (``member_record.py``), when to
-heartbeat and whether the application is alive (``heartbeats.py``), what errors mean
-(``answers.py``), and how to join (``classic.py`` or ``next_generation.py``; ``chosen_protocol``
-chooses). Two places decide at a heartbeat that the membership is lost: ``beat`` there, and
-``lose_if_expired`` here.
+heartbeat and whether the application is alive (``liveness.py``), what errors mean
+(``coordinator_answers.py``), and how to join (``classic.py`` or ``next_generation.py``;
+``chosen_protocol`` chooses). Two places decide at a heartbeat that the membership is lost: ``beat``
+there, and ``lose_if_expired`` here.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer
@@ -37,27 +38,8 @@ log = logging.getLogger(__name__)
 class GroupMembership:
     """The membership, as the consumer and the seam to kafka-python see it.
 
-    Parameters
-    ----------
-    parts : MemberParts
-        The parts of the member.
-    protocol : GroupProtocol
-        Made of the same parts.
-    committable : callable
-        Returns the partitions that may be committed: owned, and their revoke not completed.
-
-    Attributes
-    ----------
-    parts : MemberParts
-        As given; ``record``, ``commits`` and ``lease`` are some of them.
-    record : MemberRecord
-        Who the member is, and what happened to it.
-    protocol : GroupProtocol
-        Notified of assignments that the consumer has applied and released.
-    commits : CommitLoop
-        What waits to be committed, and what is acknowledged.
-    lease : Lease
-        Until when the membership is certain.
+    ``committable`` returns the partitions that may be committed: owned, and their revoke not
+    completed.
     """
 
     def __init__(
@@ -78,16 +60,6 @@ class GroupMembership:
     # -- read by any thread -----------------------------------------------------------------------
 
     @property
-    def generation(self) -> int:
-        """The generation or member epoch joined last; -1 outside the group."""
-        return self.record.member.generation
-
-    @property
-    def member_id(self) -> str:
-        """The id by which the coordinator knows this member; empty before the first join."""
-        return self.record.member.member_id
-
-    @property
     def handed_out_as(self) -> Member:
         """``MemberRecord.handed_out_as``."""
         return self.record.handed_out_as
@@ -103,7 +75,8 @@ class GroupMembership:
         if not self._started:
             self._started = True
             self.parts.liveness.alive()
-            for loop in (self.protocol.run, self._heartbeat_loop, self._commit_loop):
+            commit_loop = partial(self.commits.run, self.parts.active)
+            for loop in (self.protocol.run, self._heartbeat_loop, commit_loop):
                 self.parts.loop.spawn(self._guarded, loop)
 
     def polled(self) -> None:
@@ -134,20 +107,25 @@ class GroupMembership:
         return self.record.loss_waits()
 
     def lose_if_expired(self) -> None:
-        """Lose the membership if no heartbeat has succeeded for the session timeout."""
-        if self.record.member.joined and self.lease.expired():
-            self.record.lose(
-                f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
-                keep_member_id=True,
-            )
+        """Lose the membership if no heartbeat has succeeded for the session timeout; any thread.
+
+        Also asked by every call that commits or reports progress: a process that was suspended may
+        make such a call before its I/O loop runs.
+        """
+        if not self.lease.expired():  # called for every record, so without the lock
+            return
+        with self.record.lock:
+            if self.lease.expired():  # it may have been lost, and joined again, in the meantime
+                self.record.lose(
+                    f"no successful heartbeat for {self.lease.session_timeout_ms:g} ms",
+                    keep_member_id=True,
+                )
 
     def commit(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Commit these next offsets when the lane is free, merged with what waits.
 
-        Raises
-        ------
-        PartitionsLostError
-            One of the partitions is lost, even if no poll has reported that yet.
+        Raises PartitionsLostError if one of the partitions is lost, even if no poll has reported
+        that yet.
         """
         with self.record.lock:
             self.record.refuse_lost(offsets)
@@ -156,11 +134,8 @@ class GroupMembership:
     def commit_by_hand(self, by_hand: EnteredCommit) -> None:
         """Commit what the application commits itself, in one order with all other commits.
 
-        Raises
-        ------
-        PartitionsLostError
-            As for ``commit``, or one is not owned; also outside a generation, where the broker
-            would take it for the commit of a group without members and accept it.
+        Raises PartitionsLostError as ``commit``, or if one is not owned; also outside a generation,
+        where the broker would take it for the commit of a group without members and accept it.
         """
         committable = self._committable()
         with self.record.lock:
@@ -244,19 +219,13 @@ class GroupMembership:
         self.record.lose(reason)
         await self.protocol.leave_async(member, reason)
 
-    async def _commit_loop(self) -> None:
-        await self.commits.run(self.parts.active)
-
 
 def chosen_protocol(consumer: KafkaConsumer, group_protocol: str) -> str:
     """Choose ``"classic"`` or ``"consumer"`` by what the brokers offer.
 
     If ``group_protocol`` is ``"classic"``, no broker is asked.
 
-    Raises
-    ------
-    UnsupportedBrokerError
-        ``"consumer"`` is requested and not offered.
+    Raises UnsupportedBrokerError if ``"consumer"`` is requested and not offered.
     """
     if group_protocol == "classic":
         return group_protocol
@@ -279,23 +248,7 @@ def membership_in(
     callbacks: MemberCallbacks,
     observed: Observed,
 ) -> GroupMembership:
-    """Create a member that speaks this protocol.
-
-    Parameters
-    ----------
-    protocol : {"classic", "consumer"}
-        The protocol.
-    group_remote_assignor : str, optional
-        Consumer protocol: the server-side assignor.
-    io : GroupCoordinator
-        The seam to kafka-python.
-    config : mapping
-        kafka-python's consumer configuration.
-    callbacks : MemberCallbacks
-        The consumer's.
-    observed : Observed
-        Holds the consumer's observer, if it has one.
-    """
+    """Create a member that speaks this protocol."""
     spoken: GroupProtocol
     parts = MemberParts(
         io,

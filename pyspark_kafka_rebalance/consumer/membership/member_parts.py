@@ -15,9 +15,9 @@ from kafka.structs import TopicPartition
 from ..commits.commit_loop import CommitLoop, MetadataOf
 from ..member_record import AssignmentReceived, Member, MemberRecord
 from ..observer import Observed
-from ..protocol.answers import Consequence, Verdict, after_commit, explained
+from ..protocol.coordinator_answers import Consequence, Verdict, after_commit, explained
 from ..protocol.lane import Lane, TopicIdOf
-from .heartbeats import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
+from .liveness import HeartbeatSchedule, Lease, Liveness, suspend_aware_clock
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
@@ -31,14 +31,10 @@ class GroupProtocol(Protocol):
     ``ClassicProtocol`` and ``NextGenerationProtocol`` get a member's ``MemberParts``. They send
     over its lane and write its record; ``GroupMembership`` calls them. Coroutines run on the I/O
     loop, ``applied``, ``released`` and ``leave`` on the thread that polls.
-
-    Attributes
-    ----------
-    by_topic_id : bool
-        Whether partitions are assigned by topic id: those of a recreated topic are revoked and
-        assigned again.
     """
 
+    #: Whether partitions are assigned by topic id: those of a recreated topic are revoked and
+    #: assigned again.
     by_topic_id: bool
 
     def topic_id_of(self, partition: TopicPartition) -> UUID | None:
@@ -82,41 +78,22 @@ class GroupProtocol(Protocol):
 
 
 class BrokerRules(NamedTuple):
-    """How a broker treats the members of a protocol.
+    """How a broker treats the members of a protocol."""
 
-    Attributes
-    ----------
-    commit_version : int
-        The highest OffsetCommit version: up to v8 it has the classic protocol's meaning; from v9
-        on, the member epoch fences.
-    member_id_survives : bool
-        Whether a fenced member comes back with the same id.
-    commits_are_signs_of_life : bool
-        Whether an accepted commit resets the session timer.
-    """
-
+    #: The highest OffsetCommit version: up to v8 it has the classic protocol's meaning; from v9 on,
+    #: the member epoch fences.
     commit_version: int
-    member_id_survives: bool
-    commits_are_signs_of_life: bool
+    member_id_survives: bool  # whether a fenced member comes back with the same id
+    commits_are_signs_of_life: bool  # whether an accepted commit resets the session timer
 
 
 @dataclass(frozen=True)
 class MemberCallbacks:
-    """What a member asks of its consumer, which is assembled after it; on the I/O loop.
+    """What a member asks of its consumer, which is assembled after it; on the I/O loop."""
 
-    Attributes
-    ----------
-    revoking : callable
-        Returns the partitions whose revoke is requested and that are not released yet.
-    committable : callable
-        Returns the partitions that may be committed: owned, and their revoke not completed.
-    metadata_of : callable
-        Makes the metadata of a commit; see ``CommitLoop``.
-    catches_up : callable
-        Returns whether partitions are catching up.
-    """
-
+    #: The partitions whose revoke is requested and that are not released yet.
     revoking: Callable[[], Collection[TopicPartition]] = frozenset
+    #: The partitions that may be committed: owned, and their revoke not completed.
     committable: Callable[[], frozenset[TopicPartition]] = frozenset
     metadata_of: MetadataOf = lambda *_: ""
     catches_up: Callable[[], bool] = lambda: False
@@ -125,22 +102,8 @@ class MemberCallbacks:
 class MemberParts:
     """The assembled parts of one member, and the actions that all protocols share.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
-    config : mapping
-        kafka-python's consumer configuration.
-    rules : BrokerRules
-        The rules of the protocol.
-    clock : callable, optional
-        Returns seconds; all parts use it. For tests.
-    callbacks : MemberCallbacks
-        Asked about commits.
-    observed : Observed, optional
-        Holds the observer, if any, that is called with the answers to commits.
-    topic_id_of : callable
-        As ``GroupProtocol.topic_id_of``, of the protocol that is made of these parts.
+    All parts use the clock, which gives seconds and is given by tests only. ``topic_id_of`` is
+    ``GroupProtocol.topic_id_of`` of the protocol that is made of these parts.
     """
 
     def __init__(
@@ -173,13 +136,13 @@ class MemberParts:
         self.lane = Lane(
             io, self.group_id, self.instance_id, timeout_ms, rules.commit_version, topic_id_of
         )
-        renew = self.lease.renew if rules.commits_are_signs_of_life else _ignore
+        signs_of_life = rules.commits_are_signs_of_life
         self.commits = CommitLoop(
             io,
             self.lane,
             self.backoff_s,
             member=self._committing_member,
-            on_accepted=renew,
+            on_accepted=self.lease.renew if signs_of_life else lambda sent_at: None,
             on_verdict=self._commit_refused,
             clock=self.lease.clock,
             metadata_of=callbacks.metadata_of,
@@ -207,16 +170,8 @@ class MemberParts:
     ) -> None:
         """Apply the consequences that all protocols share.
 
-        Parameters
-        ----------
-        found : Consequence
-            The consequences that ``answers.py`` found.
-        error : type
-            The error that they follow from.
-        reason : str, optional
-            Why the membership is lost, in more words than the error's name.
-        failure : Exception, optional
-            The error itself, if there is one with a message.
+        ``reason`` is why the membership is lost, in more words than the error's name; ``failure``
+        is the error itself, if there is one with a message.
         """
         if error is kafka_errors.FencedInstanceIdError:
             reason = f"{error.__name__}: another process uses {self.instance_id!r}"
@@ -242,7 +197,3 @@ class MemberParts:
         found = after_commit(verdict)
         failure = error(detail) if Consequence.FAILED in found else None
         self.draw(found, error, failure=failure)
-
-
-def _ignore(sent_at: float) -> None:
-    """Ignore an accepted commit: it is no sign of life."""

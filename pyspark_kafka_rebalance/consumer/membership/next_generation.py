@@ -26,10 +26,10 @@ from kafka.structs import TopicPartition
 from ...errors import UnsupportedBrokerError
 from ..member_record import AssignmentReceived, Attempt, Member
 from ..messages import ConsumerGroupHeartbeatRequest
-from ..protocol.answers import Consequence, after_consumer_heartbeat
+from ..protocol.coordinator_answers import Consequence, after_consumer_heartbeat
 from ..protocol.lane import error_of
 from .classic import Leaving
-from .heartbeats import IDLE_S, UnheardWrites
+from .liveness import IDLE_S, UnheardWrites
 from .member_parts import BrokerRules, MemberParts
 from .reconciliation import Reconciliation, Report
 
@@ -59,12 +59,8 @@ def matches_internal_topics(pattern: str, internal_topics: Collection[str]) -> b
     A broker would assign that topic like any other. RE2 cannot exclude a name: it has no
     look-ahead.
 
-    Parameters
-    ----------
-    pattern : str
-        In Python's syntax.
-    internal_topics : collection of str
-        The topics that brokers call internal, in addition to ``INTERNAL_TOPICS``.
+    The pattern is in Python's syntax. ``internal_topics`` are those that brokers call internal, in
+    addition to ``INTERNAL_TOPICS``.
     """
     return any(re.match(pattern, topic) for topic in INTERNAL_TOPICS.union(internal_topics))
 
@@ -86,17 +82,6 @@ class WantedTopics:
     The member sends names, or a regular expression that the coordinator matches. If brokers cannot
     match it, or would match what the application must not see, the member sends the names that
     match here instead.
-
-    Parameters
-    ----------
-    loop : IoLoop
-        Knows what the brokers understand.
-    metadata : TopicMetadata
-        Knows which topics are internal.
-    subscription : Subscription
-        What the application has subscribed to.
-    exclude_internal_topics : bool
-        Whether a pattern leaves out the brokers' internal topics.
     """
 
     def __init__(
@@ -170,12 +155,7 @@ RULES = BrokerRules(commit_version=10, member_id_survives=True, commits_are_sign
 class NextGenerationProtocol:
     """Joins, heartbeats and reconciles one member of a consumer-protocol group.
 
-    Parameters
-    ----------
-    parts : MemberParts
-        The parts of the member.
-    assignor : str, optional
-        The server-side assignor (``group.remote.assignor``); the broker's default if None.
+    ``assignor`` is the server-side one (``group.remote.assignor``); the broker's default if None.
     """
 
     by_topic_id = True
@@ -196,10 +176,7 @@ class NextGenerationProtocol:
         self._assignment: dict[uuid.UUID, list[int]] = {}
         self._decided_at = 0.0
         self._wanted = WantedTopics(
-            parts.loop,
-            parts.metadata,
-            parts.subscription,
-            parts.config["exclude_internal_topics"],
+            parts.loop, parts.metadata, parts.subscription, parts.config["exclude_internal_topics"]
         )
         self._session_known = False
         self._unreleased_since: float | None = None

@@ -38,36 +38,20 @@ _NONE: frozenset[TopicPartition] = frozenset()
 
 @dataclass(frozen=True)
 class Step:
-    """The changes that one event makes, for the consumer to execute.
+    """The changes that one event makes, for the consumer to execute."""
 
-    Attributes
-    ----------
-    owned : frozenset of TopicPartition
-        All partitions that the library's assignment should hold from now on.
-    gated : frozenset of TopicPartition
-        The owned partitions of which nothing more is fetched or returned.
-    revoked : frozenset of TopicPartition
-        Their revoke completes: tell the listener, which may still commit, then ``give_up``.
-    lost : frozenset of TopicPartition
-        Commit nothing more of them, and tell the listener.
-    released : frozenset of TopicPartition
-        Tell the group that it may give them to another member.
-    added : frozenset of TopicPartition
-        Newly assigned: tell the listener.
-    return_early : bool
-        Whether the current poll should return without waiting for records.
-    undrained : bool
-        Whether ``lost`` reached the deadline of its revoke.
-    """
-
+    #: All partitions that the library's assignment should hold from now on.
     owned: frozenset[TopicPartition]
+    #: The owned partitions of which nothing more is fetched or returned.
     gated: frozenset[TopicPartition]
+    #: Their revoke completes: tell the listener, which may still commit, then ``give_up``.
     revoked: frozenset[TopicPartition] = _NONE
-    lost: frozenset[TopicPartition] = _NONE
+    lost: frozenset[TopicPartition] = _NONE  # commit nothing more of them, and tell the listener
+    #: Tell the group that it may give them to another member.
     released: frozenset[TopicPartition] = _NONE
-    added: frozenset[TopicPartition] = _NONE
-    return_early: bool = False
-    undrained: bool = False
+    added: frozenset[TopicPartition] = _NONE  # newly assigned: tell the listener
+    return_early: bool = False  # whether the current poll should return without waiting for records
+    undrained: bool = False  # whether ``lost`` reached the deadline of its revoke
 
     @property
     def changes(self) -> bool:
@@ -118,25 +102,17 @@ class _Standing:
 class Ownership:
     """The assignment of one member, and the lists of KIP-983 ("Proposed changes").
 
-    Parameters
-    ----------
-    revoke_timeout_s : float
-        A revoke that is not completed and released this long after its request is lost.
-    defer_revoke : bool
-        False completes a revoke at once, in the poll that learns of it.
-
-    Attributes
-    ----------
-    undone : tuple of Step
-        Steps with changes that the consumer has not executed to their end yet, set together with
-        the state: a poll that is interrupted leaves them to the next. Each is part of the one
-        before.
+    A revoke that is not completed and released ``revoke_timeout_s`` after its request is lost.
+    Without ``defer_revoke`` it is completed at once, in the poll that learns of it.
     """
 
     def __init__(self, revoke_timeout_s: float, defer_revoke: bool = True) -> None:
         self._revoke_timeout_s = revoke_timeout_s
         self._defer_revoke = defer_revoke
         self._standing = _Standing()  # replaced, never mutated: other threads read it
+        #: Steps with changes that the consumer has not executed to their end yet, set together with
+        #: the state: a poll that is interrupted leaves them to the next. Each is part of the one
+        #: before.
         self.undone: tuple[Step, ...] = ()
 
     # -- how things stand, on any thread ----------------------------------------------------------
@@ -197,6 +173,11 @@ class Ownership:
         """Newly assigned during the last poll, and not lost again in it."""
         return self._standing.added
 
+    @property
+    def has_deadlines(self) -> bool:
+        """Whether any revoke is requested and not ended."""
+        return bool(self._standing.deadlines)
+
     def is_overdue(self, partition: TopicPartition, now: float) -> bool:
         """Whether its revoke is past the deadline, so that the next poll loses it."""
         deadline = self._standing.deadlines.get(partition)
@@ -219,13 +200,9 @@ class Ownership:
     def begin(self, lost: Iterable[TopicPartition], now: float) -> Step:
         """Start a poll: the KIP's three steps, in its order.
 
-        Parameters
-        ----------
-        lost : iterable of TopicPartition
-            Lost since the last poll ended. They are removed first, because a lost partition's
-            revoke cannot be completed, and they are on this poll's lost list.
-        now : float
-            Overdue revokes are not completed either: ``overdue``, to be called next, loses them.
+        What was ``lost`` since the last poll ended is removed first, because a lost partition's
+        revoke cannot be completed, and is on this poll's lost list. Overdue revokes are not
+        completed either: ``overdue``, to be called next, loses them.
         """
         before = self._standing
         gone = before.owned.intersection(lost)
@@ -252,10 +229,8 @@ class Ownership:
         one that is in ``partitions`` is taken back. A partition that is being released is released
         all the same, and comes again with a later generation.
 
-        Raises
-        ------
-        ValueError
-            This poll has lost something: the assignment must wait for the next poll (invariant 2).
+        Raises ValueError if this poll has lost something: the assignment must wait for the next
+        poll (invariant 2).
         """
         before = self._standing
         if before.lost:
@@ -285,10 +260,7 @@ class Ownership:
         gone = self._standing.owned.intersection(partitions)
         before = self._standing.without(gone)
         after = replace(
-            before,
-            owned=before.owned - gone,
-            lost=before.lost | gone,
-            added=before.added - gone,
+            before, owned=before.owned - gone, lost=before.lost | gone, added=before.added - gone
         )
         return self._change(after, lost=gone, return_early=bool(gone))
 

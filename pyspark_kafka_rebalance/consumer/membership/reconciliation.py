@@ -30,17 +30,10 @@ from kafka.structs import TopicPartition
 
 @dataclass(frozen=True)
 class Report:
-    """The fields of a heartbeat in addition to the member epoch.
+    """The fields of a heartbeat in addition to the member epoch."""
 
-    Attributes
-    ----------
-    all_fields : bool
-        Send every field: on a join, or if the last answer is unknown.
-    owned : dict of TopicPartition to UUID, or None
-        What is owned or assigned; None leaves the field out.
-    """
-
-    all_fields: bool
+    all_fields: bool  # send every field: on a join, or if the last answer is unknown
+    #: What is owned or assigned; None leaves the field out.
     owned: Mapping[TopicPartition, UUID] | None
 
 
@@ -49,63 +42,46 @@ class Reconciliation:
 
     Not thread-safe; the owner holds a lock.
 
-    Parameters
-    ----------
-    revoke_timeout_s : float
-        How long after the heartbeat that brought a smaller target the member gives up what it still
-        owns beyond it: the rebalance timeout sent to the coordinator, minus a margin.
+    The member gives up what it still owns beyond a smaller target ``revoke_timeout_s`` after the
+    heartbeat that brought it: the rebalance timeout sent to the coordinator, minus a margin.
     """
 
     def __init__(self, revoke_timeout_s: float) -> None:
         self._revoke_timeout_s = revoke_timeout_s
-        self._owned: dict[TopicPartition, UUID] = {}
+        self.owned: dict[TopicPartition, UUID] = {}  # including those being revoked
         self._target: dict[TopicPartition, UUID] = {}
-        self._complete = True  # whether the target's topics are all known by name
+        self.complete = True  # whether the target's topics are all known by name
         self._acknowledged = True
         self._resend = True
         self._unanswered_since: float | None = None
         self._target_since = 0.0
-        self._revoke_by = math.inf
-
-    @property
-    def owned(self) -> Mapping[TopicPartition, UUID]:
-        """The member's partitions, including those being revoked."""
-        return self._owned
+        #: When the surplus must be given up (the caller's clock, seconds); infinity if none is.
+        self.revoke_by = math.inf
 
     @property
     def surplus(self) -> frozenset[TopicPartition]:
         """The owned partitions that are not in the target."""
-        return frozenset(p for p, topic in self._owned.items() if self._target.get(p) != topic)
+        return frozenset(p for p, topic in self.owned.items() if self._target.get(p) != topic)
 
     @property
     def assignable(self) -> dict[TopicPartition, UUID]:
         """The target without partitions that are still owned under another topic id."""
-        return {p: topic for p, topic in self._target.items() if self._owned.get(p, topic) == topic}
+        return {p: topic for p, topic in self._target.items() if self.owned.get(p, topic) == topic}
 
     @property
     def missing(self) -> bool:
         """Whether an assignable partition is not owned, such as one released unasked."""
-        return not self.assignable.keys() <= self._owned.keys()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the names of all topics in the target are known."""
-        return self._complete
+        return not self.assignable.keys() <= self.owned.keys()
 
     @property
     def reconciled(self) -> bool:
         """Whether the coordinator knows that the member owns its target and nothing else."""
-        return self._acknowledged and self._complete
+        return self._acknowledged and self.complete
 
     @property
     def acknowledgement_due(self) -> bool:
         """Whether a heartbeat should be sent at once."""
-        return not self._acknowledged and self._complete and self._listed == self._target
-
-    @property
-    def revoke_by(self) -> float:
-        """When the surplus must be given up (the caller's clock, seconds); infinity if none is."""
-        return self._revoke_by
+        return not self._acknowledged and self.complete and self._listed == self._target
 
     def sending(self, now: float, *, joining: bool) -> Report:
         """Return the fields of a heartbeat that is sent now."""
@@ -122,7 +98,7 @@ class Reconciliation:
         assert since is not None
         self._unanswered_since = None
         self._resend = False
-        if self._complete and report.owned == self._listed == self._target:  # invariant 2
+        if self.complete and report.owned == self._listed == self._target:  # invariant 2
             self._acknowledged = True
         return since
 
@@ -135,38 +111,33 @@ class Reconciliation:
     ) -> None:
         """Set the target: the coordinator wants exactly this owned.
 
-        Parameters
-        ----------
-        target : mapping of TopicPartition to UUID
-            The whole assignment.
-        since : float
-            The earliest time at which the coordinator can have decided this; see ``answered``.
-        complete : bool
-            False while some topic names are unknown; the target will be set again.
+        ``since`` is the earliest time at which the coordinator can have decided this; see
+        ``answered``. It is not ``complete`` while some topic names are unknown; the target will be
+        set again.
         """
-        if dict(target) != self._target or complete != self._complete:
+        if dict(target) != self._target or complete != self.complete:
             self._target = dict(target)
-            self._complete = complete
+            self.complete = complete
             self._target_since = since
             self._changed()
 
     def own(self, partitions: Mapping[TopicPartition, UUID]) -> None:
         """Add partitions that the member also owns from now on."""
         listed = self._listed
-        self._owned |= {p: topic for p, topic in partitions.items() if p not in self._owned}
+        self.owned |= {p: topic for p, topic in partitions.items() if p not in self.owned}
         if self._listed != listed:
             self._changed()
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions that the member no longer owns."""
-        gone = self._owned.keys() & set(partitions)
+        gone = self.owned.keys() & set(partitions)
         if gone:
-            self._owned = {p: topic for p, topic in self._owned.items() if p not in gone}
+            self.owned = {p: topic for p, topic in self.owned.items() if p not in gone}
             self._changed()
 
     def give_up_overdue(self, now: float) -> frozenset[TopicPartition]:
         """At the deadline, release only the surplus, before the broker would fence everything."""
-        if now < self._revoke_by:
+        if now < self.revoke_by:
             return frozenset()
         overdue = self.surplus
         self.release(overdue)
@@ -175,11 +146,11 @@ class Reconciliation:
     @property
     def _listed(self) -> dict[TopicPartition, UUID]:
         """What is owned, and what could be at any moment (invariant 1)."""
-        return {**self.assignable, **self._owned}
+        return {**self.assignable, **self.owned}
 
     def _changed(self) -> None:
         self._acknowledged = False
         if not self.surplus:
-            self._revoke_by = math.inf
-        elif math.isinf(self._revoke_by):  # an earlier deadline stands (invariant 3)
-            self._revoke_by = self._target_since + self._revoke_timeout_s
+            self.revoke_by = math.inf
+        elif math.isinf(self.revoke_by):  # an earlier deadline stands (invariant 3)
+            self.revoke_by = self._target_since + self._revoke_timeout_s

@@ -22,12 +22,8 @@ _LARGEST_PARTITION = 2**31 - 1
 def checked_partition(call: str, partition: Any) -> TopicPartition:
     """The partition, with a plain number.
 
-    Raises
-    ------
-    TypeError
-        It is no ``TopicPartition`` of a string and an integer.
-    ValueError
-        Its number is not in [0, 2**31).
+    Raises TypeError if it is no ``TopicPartition`` of a string and an integer, and ValueError if
+    its number is not in [0, 2**31).
     """
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"{call}: {partition!r} is not a TopicPartition(topic, partition)")
@@ -53,12 +49,7 @@ def checked_partitions(call: str, partitions: Iterable[Any]) -> list[TopicPartit
 def checked_offset(call: str, partition: TopicPartition, offset: Any, what: str = "offset") -> int:
     """The offset, or another such number, as a plain integer.
 
-    Raises
-    ------
-    TypeError
-        It is no integer.
-    ValueError
-        It is not in [0, 2**63).
+    Raises TypeError if it is no integer, and ValueError if it is not in [0, 2**63).
     """
     if type(offset) is int and 0 <= offset <= _LARGEST:  # called for every record
         return offset

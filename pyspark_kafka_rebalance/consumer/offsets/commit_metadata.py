@@ -35,12 +35,12 @@ import re
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from .offset_set import Gap, common, end_of, start_of
-from .origin import Origin, is_origin, without_origin
+from .origin import NOBODY, Origin, is_origin, taken_over, without_origin
 
 #: The bits of each of the two parameters: no offset has more than 63 bits.
 _PARAMETER_BITS = 6
@@ -124,17 +124,9 @@ class Remaining:
     Reports of the group, of other owners and of a query's batches are compared, merged and cut as
     such sets. The state of an owned partition is in ``PartitionCompletion``.
 
-    Parameters
-    ----------
-    live : int
-        The live position: all offsets from here on are unprocessed.
-    gaps : tuple of Gap
-        The unprocessed ranges below it (invariants 1 and 2).
-
-    Raises
-    ------
-    ValueError
-        The invariants do not hold; :meth:`of` takes any ranges.
+    All offsets from ``live``, the live position, on are unprocessed, and so are the gaps below it
+    (invariants 1 and 2). Raises ValueError if the invariants do not hold; :meth:`of` takes any
+    ranges.
     """
 
     live: int
@@ -281,23 +273,14 @@ class Remaining:
 
         An explicit commit with the application's own metadata carries none of these.
 
-        Parameters
-        ----------
-        limit : int
-            In bytes, the broker's ``offset.metadata.max.bytes``. If the metadata do not fit, the
-            smallest spaces between gaps are closed until they do: that repeats records and loses
-            none.
-        bound_to : str
-            What the commit is bound to besides its offset, such as the topic's id: :meth:`decode`
-            accepts metadata only if it is given the same.
-        leader_epoch : int
-            Of the highest record that is processed, -1 if unknown. A record of a later epoch is
-            not the one processed at that offset: the log was truncated in between (KIP-320).
+        Empty if there is nothing to tell beyond the offset. The limit is in bytes, the broker's
+        ``offset.metadata.max.bytes``. If the metadata do not fit, the smallest spaces between gaps
+        are closed until they do: that repeats records and loses none.
 
-        Returns
-        -------
-        str
-            Empty if there is nothing to tell beyond the offset.
+        ``bound_to`` is what the commit is bound to besides its offset, such as the topic's id:
+        :meth:`decode` accepts metadata only if it is given the same. The leader epoch is that of
+        the highest record that is processed, -1 if unknown. A record of a later epoch is not the
+        one processed at that offset: the log was truncated in between (KIP-320).
         """
         gaps, live = self.gaps, self.live
         if gaps and gaps[-1].end == live:  # the same set; metadata name no reader
@@ -324,20 +307,9 @@ class Remaining:
     def decode(cls, offset: int, metadata: str | None, bound_to: str = "") -> Decoded:
         """What is left to process as of a commit; never fails.
 
-        Parameters
-        ----------
-        offset : int
-            The committed offset. Metadata that were written for another offset, such as those that
-            a tool kept when it set the group's offset, are ignored.
-        metadata : str or None
-            As committed, possibly by somebody else.
-        bound_to : str
-            As given to :meth:`encode`.
-
-        Returns
-        -------
-        Decoded
-            Everything from the offset on, without gaps, unless the metadata say more.
+        That is everything from the offset on, without gaps, unless the metadata say more, possibly
+        somebody else's. Metadata that were written for another offset, such as those that a tool
+        kept when it set the group's offset, are ignored.
         """
         plain = cls(offset)
         metadata = without_origin(metadata or "")
@@ -385,15 +357,22 @@ def _checksum(offset: int, leader_epoch: int, bound_to: str, body: bytes) -> byt
 
 
 class GroupCommit(NamedTuple):
-    """What a group has committed of one partition.
-
-    Attributes
-    ----------
-    remaining : Remaining
-        What is left to process.
-    origin : Origin or None
-        Which query committed; None if another client did, or an older release.
-    """
+    """What a group has committed of one partition."""
 
     remaining: Remaining
+    #: Which query committed; None if another client did, or an older release.
     origin: Origin | None = None
+
+    @classmethod
+    def decode(cls, offset: int, metadata: str | None, bound_to: str) -> GroupCommit:
+        """As :meth:`Remaining.decode` and :meth:`Origin.decode`."""
+        left = Remaining.decode(offset, metadata, bound_to).remaining
+        return cls(left, Origin.decode(offset, metadata, bound_to))
+
+    def carried_on(self) -> Origin | None:
+        """The origin of commits of a consumer, no query, that goes on from this commit."""
+        if self.origin is None:
+            return None
+        left, before = self.remaining, self.origin.stretches
+        stretches = taken_over(before, NOBODY, left.live, left.gaps)
+        return replace(self.origin, run=NOBODY, batch=0, stretches=stretches)

@@ -206,7 +206,7 @@ _MOST = 1_000
 class Stretches(OffsetSet):
     """The ranges that polls of one partition have read without a seek in between.
 
-    The offsets that polls have read; of too many stretches, the lowest two become one.
+    Of too many stretches, the lowest two become one.
 
     Only these offsets belong to the current assignment: a late worker of the previous assignment
     may name any. Offsets in a stretch that do not exist are not remembered, and are treated as
@@ -227,14 +227,8 @@ class Stretches(OffsetSet):
     def end_below(self, offset: int, stand_at: int, read_to: int | None) -> int:
         """How far polls read in the stretch that starts below this next offset; 0 without one.
 
-        Parameters
-        ----------
-        offset : int
-            Exclusive.
-        stand_at : int
-            The position of polls, as of the last hand-out.
-        read_to : int or None
-            The position of polls now, if it is known and they were not sought to it.
+        Polls stood at ``stand_at`` as of the last hand-out; now they are at ``read_to``, if that is
+        known and they were not sought to it.
         """
         at = bisect_left(self._starts, offset) - 1
         if at < 0:

@@ -13,8 +13,12 @@ The last stretch is the committer's own. Each query that takes a partition over 
 whose checkpoint was restored from a backup recognizes what it has delivered itself.
 
 Where the group was set back to such a checkpoint, the batch is followed by a dash and the offset at
-which the group was before (``17-5200``), until the committed offset reaches that again. Whoever
-takes the partition over goes on at the committed offset, even if its own checkpoint is further.
+which the group was before (``17-5200``), until the committed offset reaches that again. Behind it
+is, for good, what was set back (``set_backs.py``). Whoever takes the partition over and has not
+followed that yet goes on at the committed offset, even if its own checkpoint is further.
+
+A ``DeferredRevokeConsumer`` of an application is no query. It carries all this along, and its own
+records are a stretch of nobody's.
 
 The checksum binds an origin to its offset and topic, as it does for gaps: a tool that moves the
 offset and keeps the metadata does not speak for the query. Releases that do not know origins ignore
@@ -31,6 +35,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .offset_set import Gap
+from .set_backs import SET_BACKS, SetBack, joined, parse_set_backs, set_backs_text
+
 _OURS = re.compile(r"query/([1-9][0-9]{0,8}):([^ ]*)(?: |$)")
 _VERSION = 1
 _PREFIX = f"query/{_VERSION}:"
@@ -38,6 +45,7 @@ _TEXT = re.compile(
     r"(?P<checksum>[0-9a-f]{8})\."
     r"(?P<body>(?P<run>[A-Za-z0-9_]{1,64})\.(?P<batch>[0-9]{1,18})"
     r"(?:-(?P<again>[0-9]{1,19}))?"
+    rf"(?P<set_backs>{SET_BACKS})"
     r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
 )
 
@@ -48,43 +56,29 @@ MOST_STRETCHES = 16
 #: that a broker accepts by default.
 MOST_STRETCHES_WITH_GAPS = 50
 
+#: In a stretch, and as a run: no query.
+NOBODY = "_"
+
 
 class Stretch(NamedTuple):
-    """The records from an offset up to the next stretch, or to the commit, and who delivered them.
+    """The records up to the next stretch, or to the commit, and who delivered them."""
 
-    Attributes
-    ----------
-    query : str
-        The query's id.
-    since : int
-        The first offset.
-    """
-
-    query: str
-    since: int
+    query: str  # its id
+    since: int  # the first offset
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who committed an offset.
+    """Who committed an offset."""
 
-    Attributes
-    ----------
-    run : str
-        The committer's run; part of its client ids.
-    batch : int
-        The number of the batch that it had planned last.
-    stretches : tuple of Stretch
-        Who delivered what, lowest first; at least one. The last one is the committer's.
-    again : int
-        Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
-        was not.
-    """
-
-    run: str
-    batch: int
+    run: str  # the committer's run; part of its client ids
+    batch: int  # the number of the batch that it had planned last
+    #: Who delivered what, lowest first; at least one. The last one is the committer's.
     stretches: tuple[Stretch, ...]
+    #: Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
+    #: was not.
     again: int = 0
+    set_backs: tuple[SetBack, ...] = ()  #: the last ones, oldest first
 
     @property
     def query(self) -> str:
@@ -103,17 +97,11 @@ class Origin:
     def encode(self, offset: int, limit: int, bound_to: str) -> str:
         """The metadata to commit with this offset; empty if even one stretch takes too many bytes.
 
-        Parameters
-        ----------
-        offset : int
-            The committed offset.
-        limit : int
-            In bytes.
-        bound_to : str
-            As in ``Remaining.encode``.
+        The limit is in bytes; ``bound_to`` is as in ``Remaining.encode``.
         """
         return origin_text(
-            self.run, self.batch, self.stretches, offset, limit, bound_to, self.again
+            *(self.run, self.batch, self.stretches, offset, limit, bound_to, self.again),
+            self.set_backs,
         )
 
     @classmethod
@@ -127,7 +115,8 @@ class Origin:
             return None
         parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
         stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
-        return cls(text["run"], int(text["batch"]), stretches, int(text["again"] or 0))
+        set_backs = parse_set_backs(text["set_backs"])
+        return cls(text["run"], int(text["batch"]), stretches, int(text["again"] or 0), set_backs)
 
 
 def origin_text(
@@ -138,17 +127,68 @@ def origin_text(
     limit: int,
     bound_to: str,
     again: int = 0,
+    set_backs: Sequence[SetBack] = (),
 ) -> str:
     """As :meth:`Origin.encode`; made for each of thousands of partitions in each commit."""
     body = f"{run}.{batch}" if again <= offset else f"{run}.{batch}-{again}"
+    if set_backs:
+        body += set_backs_text(set_backs)
     for query, since in stretches:
         body += f".{query}-{since}"
     text = f"{_PREFIX}{_checksum(offset, bound_to, body)}.{body}"
     if len(text) <= limit:
         return text
-    if len(stretches) == 1:
+    if len(set_backs) > 1:
+        set_backs = (joined(set_backs),)
+    elif len(stretches) == 1:
         return ""
-    return origin_text(run, batch, stretches[1:], offset, limit, bound_to, again)
+    else:
+        stretches = stretches[1:]
+    return origin_text(run, batch, stretches, offset, limit, bound_to, again, set_backs)
+
+
+def taken_over(
+    before: Sequence[Stretch], query: str, since: int, gaps: Sequence[Gap]
+) -> tuple[Stretch, ...]:
+    """Who delivers what once a query has taken a partition over; with nobody's id, a consumer.
+
+    It goes on at ``since``, and in the gaps that the last owner has left below.
+    """
+    found = _with_stretch(before, query, since)
+    if not before or not gaps:
+        return found[-MOST_STRETCHES:]
+    lowest = gaps[0].start
+    if 2 * len(gaps) + 2 > MOST_STRETCHES_WITH_GAPS:
+        # All above the lowest gap counts as this query's. If it counted as the last owner's, that
+        # would read the gaps when it is back, as if it were restored.
+        return _with_stretch(before, query, min(since, lowest))[-MOST_STRETCHES:]
+    for oldest in range(len(before) + 1):
+        # What is too much counts as delivered by others, from the oldest on; never a gap.
+        named = [Stretch(NOBODY, one.since) for one in before[:oldest]] + [*before[oldest:]]
+        found = _with_stretch(named, query, since)
+        for gap in gaps:
+            found = _with_stretch(found, query, *gap)
+        kept = max(MOST_STRETCHES, 1 + sum(stretch.since >= lowest for stretch in found))
+        if kept <= MOST_STRETCHES_WITH_GAPS:
+            break
+    return found[-kept:]
+
+
+def _with_stretch(
+    stretches: Sequence[Stretch], query: str, start: int, end: int | None = None
+) -> tuple[Stretch, ...]:
+    """The same, but [start, end) is this query's; without an end, everything from there on."""
+    below = [stretch for stretch in stretches if stretch.since < start]
+    found = [*below, Stretch(query, start)]
+    if end is not None:
+        until_end = [stretch for stretch in stretches if stretch.since <= end]
+        found += [Stretch(stretch.query, end) for stretch in until_end[-1:]]
+        found += [stretch for stretch in stretches if stretch.since > end]
+    return tuple(
+        stretch
+        for at, stretch in enumerate(found)
+        if not at or found[at - 1].query != stretch.query
+    )
 
 
 def with_origin(origin: str, metadata: str) -> str:

@@ -27,22 +27,15 @@ from .found_records import offsets_of
 
 
 class Mark:
-    """Where the application is in one partition: the next offset that it will be given.
-
-    Attributes
-    ----------
-    read_to : int
-        The offset after what is buffered.
-    bound : str
-        The topic of the buffered records (``Truncations.bound``); empty: not known yet.
-    """
+    """Where the application is in one partition: the next offset that it will be given."""
 
     __slots__ = ("bound", "leader_epoch", "offset", "read_to")
 
     def __init__(self, offset: int, leader_epoch: int = -1) -> None:
         self.offset = offset
         self.leader_epoch = leader_epoch
-        self.read_to = offset
+        self.read_to = offset  # the offset after what is buffered
+        #: The topic of the buffered records (``Truncations.bound``); empty: not known yet.
         self.bound = ""
 
     def as_position(self) -> OffsetAndMetadata:
@@ -51,38 +44,22 @@ class Mark:
 
 
 class ReadAhead:
-    """The marks of one consumer.
-
-    Attributes
-    ----------
-    reading : bool
-        Whether the poll under way fills buffers, and hands out nothing.
-    marks : dict of TopicPartition to Mark
-        See the invariants.
-    gaps : dict of TopicPartition to int
-        Where the gaps' reader has come to, for partitions with buffered records of a gap.
-    moved : set of TopicPartition
-        Partitions whose buffers are worthless, until the merge has taken notice.
-    dirty : bool
-        Whether something happened that the merge must take notice of, `moved` included.
-    held : set of TopicPartition
-        Partitions with enough buffered: nothing more is fetched. Not the application's own pause.
-    woken : threading.Event
-        Set by ``wakeup``.
-    merge : object
-        The merge whose buffers the marks belong to.
-    """
+    """The marks of one consumer."""
 
     def __init__(self) -> None:
-        self.reading = False
+        self.reading = False  # whether the poll under way fills buffers, and hands out nothing
         self.marks: dict[TopicPartition, Mark] = {}
+        #: Where the gaps' reader has come to, for partitions with buffered records of a gap.
         self.gaps: dict[TopicPartition, int] = {}
         self._bounds_of_gaps: dict[TopicPartition, str] = {}  # like a mark's bound
+        #: Partitions whose buffers are worthless, until the merge has taken notice.
         self.moved: set[TopicPartition] = set()
+        #: Whether something happened that the merge must take notice of, `moved` included.
         self.dirty = False
+        #: Those with enough buffered: nothing more is fetched. Not the application's own pause.
         self.held: set[TopicPartition] = set()
-        self.woken = threading.Event()
-        self.merge: object = None
+        self.woken = threading.Event()  # set by ``wakeup``
+        self.merge: object = None  # the merge whose buffers the marks belong to
 
     def note(
         self,
@@ -91,10 +68,8 @@ class ReadAhead:
     ) -> None:
         """Note that these live records, or Arrow batches of them, go into the buffers.
 
-        Parameters
-        ----------
-        epoch_before : callable
-            The leader epoch of the last record before an offset, for positions and commits.
+        ``epoch_before`` returns the leader epoch of the last record before an offset, for positions
+        and commits.
         """
         self.forget(self.gaps.keys() & found.keys())
         for partition, records in found.items():
@@ -114,10 +89,8 @@ class ReadAhead:
     ) -> list[TopicPartition]:
         """Partitions whose buffered records are gone: truncated, or those of another topic.
 
-        Parameters
-        ----------
-        read_position, bound : callable
-            The next offset to fetch of a partition, and the topic that it belongs to.
+        ``read_position`` and ``bound`` return the next offset to fetch of a partition, and the
+        topic that it belongs to.
         """
         found = []
         for partition, mark in self.marks.items():

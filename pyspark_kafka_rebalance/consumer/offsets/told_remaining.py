@@ -53,10 +53,6 @@ class ToldRemaining:
         for partition in partitions:
             self._told.pop(partition, None)
 
-    def forget_all(self) -> None:
-        """Forget all partitions."""
-        self._told.clear()
-
     def of(self, partition: TopicPartition) -> Remaining | None:
         """What was reported last."""
         told = self._told.get(partition)

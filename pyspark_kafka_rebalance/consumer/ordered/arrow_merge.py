@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from kafka.structs import TopicPartition
 
 from ...fetch.columns import record_schema
-from .idling import Idling
 from .timestamp_merge import UNKNOWN, Group
 
 #: The columns that say where a row is from, and their index; as in Spark's source.
@@ -36,21 +35,11 @@ _PLAIN_COLUMNS = len(record_schema(False)) + len(_PLACES)
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one partition, in offset order.
-
-    Attributes
-    ----------
-    partition : TopicPartition
-        The partition that the rows are from.
-    batches : list of pyarrow.RecordBatch
-        As ``poll_arrow`` hands them out.
-    time : int
-        The highest timestamp taken from the partition before, in microseconds.
-    """
+    """Rows of one partition, in offset order."""
 
     partition: TopicPartition
     batches: list[pa.RecordBatch]
-    time: int = UNKNOWN
+    time: int = UNKNOWN  # the highest timestamp taken from the partition before, in microseconds
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
@@ -72,6 +61,9 @@ class _Queue:
         self.batches: deque[pa.RecordBatch] = deque()
         self.rows = 0
         self.time = UNKNOWN
+
+    def __len__(self) -> int:
+        return self.rows
 
     def append(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
@@ -104,20 +96,10 @@ class _Queue:
 class ArrowGroup(Group):
     """A `Group` that buffers Arrow record batches."""
 
-    def __init__(self, idling: Idling) -> None:
-        super().__init__(idling)
-        self._queues: dict[TopicPartition, _Queue] = {}
-        self._aside: set[TopicPartition] = set()
-
     @property
     def any_buffered(self) -> bool:
         """Whether a row is buffered, even if it may not be taken now."""
         return any(q.rows for p, q in self._queues.items() if p not in self._aside)
-
-    def buffered(self, partition: TopicPartition) -> int:
-        """How many rows of the partition are buffered."""
-        queue = self._queues.get(partition)
-        return 0 if queue is None else queue.rows
 
     def take(self, limit: int, now: float) -> list[Rows]:
         """Take the rows that may be returned now, at most ``limit``; `merged` orders them."""
@@ -155,13 +137,6 @@ class ArrowGroup(Group):
         queue.truncate(found[0].column("offset")[0].as_py())
         for batch in found:
             queue.append(batch)
-
-    def _discard(self, partition: TopicPartition) -> None:
-        self._queues.pop(partition, None)
-        self._aside.discard(partition)
-
-    def _put_aside(self, partition: TopicPartition, aside: bool) -> None:
-        (self._aside.add if aside else self._aside.discard)(partition)
 
 
 def merged(taken: Iterable[Rows], include_headers: bool) -> pa.Table:

@@ -39,13 +39,7 @@ def checked_idle_ms(value: Any) -> int:
 
 
 class Idling:
-    """The rule for one group of partitions.
-
-    Parameters
-    ----------
-    max_task_idle_ms : int
-        As `checked_idle_ms` returns it.
-    """
+    """The rule for one group of partitions."""
 
     def __init__(self, max_task_idle_ms: int) -> None:
         self._max_idle_s = max_task_idle_ms / 1000

@@ -61,10 +61,6 @@ def by_number(partition: TopicPartition) -> int:
     return int(partition.partition)
 
 
-def _all_in_one(partition: TopicPartition) -> None:
-    """The default ``partition_group``."""
-
-
 class TimestampOrderedRecords:
     """The records of a consumer in the order of their timestamps (KIP-695)::
 
@@ -119,7 +115,7 @@ class TimestampOrderedRecords:
         #: With "ordered", the merge returns a backlog before its partition's live records.
         self._gaps = catching_up.gaps if catching_up is not None and catching_up.in_order else None
         self._max_task_idle_ms = checked_idle_ms(max_task_idle_ms)
-        self._group_of = partition_group or _all_in_one
+        self._group_of = partition_group or (lambda _: None)
         self._bound = bound
         self._subscription = consumer._io.subscription
         self._ahead: ReadAhead = self._subscription.ahead
@@ -226,10 +222,7 @@ class TimestampOrderedRecords:
 
     @returns_what_it_takes
     def poll_arrow(
-        self,
-        timeout_ms: float = 0,
-        max_records: int = ARROW_ROWS,
-        include_headers: bool = False,
+        self, timeout_ms: float = 0, max_records: int = ARROW_ROWS, include_headers: bool = False
     ) -> OrderedPoll[pa.Table, pa.RecordBatch]:
         """The next records as one Arrow table.
 
@@ -305,11 +298,7 @@ class TimestampOrderedRecords:
         return TimestampMerge(make_group, self._max_task_idle_ms, self._group_of)
 
     def _poll(
-        self,
-        take: Callable[[], Any],
-        count: Callable[[Any], int],
-        timeout_ms: float,
-        number: int,
+        self, take: Callable[[], Any], count: Callable[[Any], int], timeout_ms: float, number: int
     ) -> OrderedPoll[Any, Any]:
         # Waits until the timeout. Ended early by a record whose turn it is, by news of the
         # rebalance, or by a wakeup.

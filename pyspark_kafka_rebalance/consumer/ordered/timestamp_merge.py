@@ -33,15 +33,17 @@ class Group(ABC):
 
     def __init__(self, idling: Idling) -> None:
         self.idling = idling
+        self._queues: dict[TopicPartition, Any] = {}
+        self._aside: set[TopicPartition] = set()
 
     @property
     @abstractmethod
     def any_buffered(self) -> bool:
         """Whether any record is buffered, even if it must not be taken now."""
 
-    @abstractmethod
     def buffered(self, partition: TopicPartition) -> int:
         """How many records of the partition are buffered."""
+        return len(self._queues.get(partition, ()))
 
     @abstractmethod
     def _append(self, partition: TopicPartition, found: Sequence[Any]) -> None:
@@ -51,13 +53,14 @@ class Group(ABC):
         the log was truncated.
         """
 
-    @abstractmethod
     def _discard(self, partition: TopicPartition) -> None:
         """Drop the buffered records of a partition."""
+        self._queues.pop(partition, None)
+        self._aside.discard(partition)
 
-    @abstractmethod
     def _put_aside(self, partition: TopicPartition, aside: bool) -> None:
         """Take the buffered records of a partition out of the merge, or back into it."""
+        (self._aside.add if aside else self._aside.discard)(partition)
 
     def add(self, partition: TopicPartition, now: float) -> None:
         """Add a partition, or add it again, with the records that are still buffered."""
@@ -96,6 +99,9 @@ class _Queue:
         self.records: deque[Any] = deque()
         self.time = UNKNOWN
 
+    def __len__(self) -> int:
+        return len(self.records)
+
     def next_time(self) -> int:
         timestamp: int = self.records[0].timestamp
         return timestamp if 0 <= timestamp <= MAX_TIMESTAMP_MS else self.time
@@ -106,8 +112,6 @@ class RecordGroup(Group):
 
     def __init__(self, idling: Idling) -> None:
         super().__init__(idling)
-        self._queues: dict[TopicPartition, _Queue] = {}
-        self._aside: set[TopicPartition] = set()
         self._heads: list[tuple[int, TopicPartition]] = []
 
     @property
@@ -115,17 +119,12 @@ class RecordGroup(Group):
         """Whether any record is buffered, even if it must not be taken now."""
         return bool(self._heads)
 
-    def buffered(self, partition: TopicPartition) -> int:
-        """How many records of the partition are buffered."""
-        queue = self._queues.get(partition)
-        return 0 if queue is None else len(queue.records)
-
     def take(self, now: float) -> tuple[TopicPartition, Any] | None:
         """Take the next record, if there is one and it is its turn."""
         if not self._heads or not self.idling.is_ready(now):
             return None
         time, partition = self._heads[0]
-        queue = self._queues[partition]
+        queue: _Queue = self._queues[partition]
         record = queue.records.popleft()
         queue.time = max(queue.time, time)
         if queue.records:
@@ -136,7 +135,7 @@ class RecordGroup(Group):
         return partition, record
 
     def _append(self, partition: TopicPartition, found: Sequence[Any]) -> None:
-        queue = self._queues.setdefault(partition, _Queue())
+        queue: _Queue = self._queues.setdefault(partition, _Queue())
         records, was_empty = queue.records, not queue.records
         while records and records[-1].offset >= found[0].offset:
             records.pop()
@@ -148,12 +147,11 @@ class RecordGroup(Group):
             heapq.heappush(self._heads, (queue.next_time(), partition))
 
     def _discard(self, partition: TopicPartition) -> None:
-        self._queues.pop(partition, None)
-        self._aside.discard(partition)
+        super()._discard(partition)
         self._order()
 
     def _put_aside(self, partition: TopicPartition, aside: bool) -> None:
-        (self._aside.add if aside else self._aside.discard)(partition)
+        super()._put_aside(partition, aside)
         self._order()
 
     def _order(self) -> None:
@@ -171,14 +169,8 @@ GroupT = TypeVar("GroupT", bound=Group)
 class TimestampMerge(Generic[GroupT]):
     """All groups of one consumer.
 
-    Parameters
-    ----------
-    make_group : callable
-        Makes a group, of either kind.
-    max_task_idle_ms : int
-        As checked.
-    group_of : callable
-        Returns the group of a partition: anything hashable.
+    ``make_group`` makes a group, of either kind. ``group_of`` returns the group of a partition:
+    anything hashable.
     """
 
     def __init__(

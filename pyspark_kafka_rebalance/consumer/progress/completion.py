@@ -89,19 +89,11 @@ class Completion:
     def complete(self, partition: TopicPartition, offsets: Iterable[int]) -> int | None:
         """The records at these offsets are processed.
 
-        Returns
-        -------
-        int or None
-            The partition's position to commit if it advanced; or, if it moved back, once, with the
-            first of the records that were handed out again.
-
-        Raises
-        ------
-        PartitionsLostError
-            One was handed out before the partition was lost or revoked, and not again since it was
-            assigned anew; or its record is gone, because the log was truncated.
-        ValueError
-            One was not handed out: nobody can have processed it.
+        Returns the partition's position to commit if it advanced; or, if it moved back, once, with
+        the first of the records that were handed out again. Raises PartitionsLostError if one was
+        handed out before the partition was lost or revoked, and not again since it was assigned
+        anew; or if its record is gone, because the log was truncated. Raises ValueError if one was
+        not handed out: nobody can have processed it.
         """
         found = self._partitions.get(partition)
         if found is not None:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakSet
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -24,332 +21,30 @@ from ..commits.commit_by_hand import CommitByHand, EnteredCommit
 from ..member_record import not_owned, refuse_strangers
 from ..membership.group_membership import GroupMembership
 from ..membership.ownership import Ownership
-from ..offsets.commit_metadata import Decoded, Remaining, Told, is_ours
-from ..offsets.found_records import offsets_of, within
+from ..offsets.commit_metadata import Remaining, is_ours
+from ..offsets.found_records import offsets_of
 from ..offsets.leader_epochs import UNKNOWN
-from ..offsets.offset_set import Gap, less
-from ..offsets.origin import with_origin
+from ..offsets.offset_set import Gap
+from ..offsets.origin import Origin, with_origin
 from ..offsets.told_remaining import ToldRemaining, bound_to
 from ..taken import Taken
-from .completion import Completion
-from .partition import LOG_END, Partition, inherit, is_described, warn_of
+from .gap_hand_outs import GapHandOuts
+from .part import Part, Shared
+from .partition import LOG_END, Partition, carried_on, inherit, is_described
 
 if TYPE_CHECKING:
     from ..kafka_python.coordinator import GroupCoordinator
 
 log = logging.getLogger(__name__)
 
-#: The lock of ``HandOuts``; in a forked child, it refuses.
-Lock: TypeAlias = "threading.Lock | RefusedLock"
 
-
-class GapHandOuts:
-    """Hands out what is set aside of partitions, besides the live records (KIP-333).
-
-    A part of ``HandOuts``, under its lock. ``Completion`` knows which gaps there are and what of
-    them is processed; this class applies to it what the gaps' reader and commits do.
-
-    Invariants:
-     1. A record of a gap is handed out only while it is unread. If the reader brings one that was
-        lost, sought past, truncated or handed out meanwhile, it is dropped.
-     2. With "live", an explicit commit of a partition that catches up carries our metadata, which
-        leave out no record that is not processed. A commit below the group's own, and any commit
-        with "ordered", is sent as it is.
-    """
-
-    def __init__(
-        self,
-        lock: Lock,
-        io: GroupCoordinator,
-        membership: GroupMembership,
-        completion: Completion,
-        truncations: Truncations,
-        under_way: UnderWay,
-    ) -> None:
-        self.lock = lock
-        self._group_id = io.group_id
-        self._subscription = io.subscription
-        self._commits = membership.commits
-        self._completion = completion
-        self._truncations = truncations
-        self._under_way = under_way
-        # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
-        self._behind: set[TopicPartition] = set()
-        #: Whether anything was ever set aside.
-        self.known = False
-
-    # -- the I/O loop, when the partition is assigned ---------------------------------------------
-
-    def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
-        """What the group has not processed, according to this commit."""
-        return Remaining.decode(start.offset, start.metadata, self._truncations.bound(partition))
-
-    def set_aside(
-        self,
-        partition: TopicPartition,
-        start: OffsetAndMetadata,
-        remaining: Remaining,
-        in_order: bool,
-    ) -> None:
-        """The partition begins at the live position; the gaps below are read in parallel."""
-        told = self.left(partition, start)
-        if told.told not in (Told.GAPS, Told.NOTHING):
-            warn_of(partition, start, told.told)
-        with self.lock:
-            found = self._completion.partition(partition)
-            epochs = found.epochs
-            if start.offset > 0:
-                epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
-            epochs.learn(start.offset, remaining.live, UNKNOWN)
-            last = told.remaining.live - 1
-            if told.leader_epoch >= 0 and start.offset <= last and last not in remaining:
-                epochs.learn(last, last + 1, told.leader_epoch)
-            found.completion.set_aside(remaining, in_order)
-            found.bound = self._truncations.bound(partition)
-            self._commits.begin(partition, start.offset, is_described(start))
-            self._behind.add(partition)
-            self.known = True
-        log.info(
-            "%s-%d: polls start at offset %d; catching up on %d offsets from %d on, in %d gaps",
-            *partition,
-            remaining.live,
-            remaining.count(remaining.live),
-            remaining.committed(),
-            len(remaining.gaps),
-        )
-
-    # -- any thread -------------------------------------------------------------------------------
-
-    def lag(self, partition: TopicPartition) -> int:
-        """How many offsets of the partition's gaps are not handed out."""
-        with self.lock:
-            self._subscription.taken.carry_out()
-            return sum(gap.end - gap.start for gap in self._completion.unread(partition))
-
-    @property
-    def any_unread(self) -> bool:
-        """Whether any gap may be left to read, even one that is not to be read now."""
-        return bool(self._behind)
-
-    def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
-        """The leader epoch of the last record before this next offset; -1 if it is unknown.
-
-        Also -1 in a topic that was created anew. Its epochs begin anew: with an epoch from before,
-        its log would look truncated at its present end, and the records up to there would be left
-        out.
-        """
-        with self.lock:
-            before = self._completion.bound(partition)
-            if before not in (None, self._truncations.bound(partition)):
-                return UNKNOWN
-            return self._completion.epoch_before(partition, next_offset)
-
-    def next_offset(self, partition: TopicPartition) -> int | None:
-        """Where the partition's gaps are read next; None if there is nothing to read."""
-        unread = self._completion.unread(partition)
-        return unread[0].start if unread else None
-
-    def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions to commit of the partitions that catch up; locked by the caller."""
-        found = {p: self._completion.position(p) for p in partitions if self._catches_up(p)}
-        return {p: position for p, position in found.items() if position is not None}
-
-    def claim(self, by_hand: CommitByHand, everything: bool) -> None:
-        """Fit a commit by hand to the partitions that catch up; locked by the caller.
-
-        Raises ValueError for metadata of the application's own (invariant 2).
-        """
-        for partition, entry in list(by_hand.offsets.items()):
-            found = self._completion.catching_up(partition)
-            position = self._completion.position(partition)
-            if found is None or position is None:
-                continue
-            if found.aside.in_order:
-                reached = self.next_offset(partition) if everything else None
-                if reached is not None:
-                    epoch = self._completion.epoch_before(partition, reached)
-                    by_hand.offsets[partition] = OffsetAndMetadata(reached, "", epoch)
-                continue
-            if entry.metadata:
-                raise ValueError(
-                    f"cannot commit metadata for {partition.topic}-{partition.partition} while it "
-                    "catches up: the metadata hold the offsets that are not processed yet"
-                )
-            if entry.offset < position and not everything:
-                continue
-            if everything:
-                claims = found.handed_out_so_far()
-            else:
-                former = self._completion.partition(partition).former
-                claims = former.claims(found.aside, entry.offset)
-            claims = (*self._under_way.claims_of(partition), *claims)
-            position = self._completion.position(partition, claims)
-            assert position is not None
-            epoch = self._completion.epoch_before(partition, position)
-            by_hand.offsets[partition] = OffsetAndMetadata(position, "", epoch)
-            by_hand.claims[partition] = claims
-
-    def _catches_up(self, partition: TopicPartition) -> bool:
-        return self._completion.catching_up(partition) is not None
-
-    # -- the thread that polls --------------------------------------------------------------------
-
-    def to_read(
-        self, readable: Collection[TopicPartition]
-    ) -> dict[TopicPartition, tuple[Gap, ...]]:
-        """The unread gaps of these partitions."""
-        if not self._behind:
-            return {}
-        with self.lock:
-            unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
-            # A seek hides unread gaps, and may be taken back.
-            known = {p: found for p in unread if (found := self._completion.get(p)) is not None}
-            self._behind = {p for p, found in known.items() if found.completion.aside.unread}
-            for partition in known.keys() - self._behind:
-                known[partition].unreadable_gap = None
-        return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
-
-    def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
-        """The ones of the records that are unread (invariant 1); none is handed out yet."""
-        with self.lock:
-            found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
-        return {p: each for p, each in found.items() if each}
-
-    def hand_out(
-        self, records: Mapping[TopicPartition, list[Any]], passed: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, list[Any]]:
-        """The reader of the gaps brought these records, and has passed these offsets.
-
-        Returns the ones that are handed out once the poll has returned (invariant 1).
-        """
-        owed = {}
-        with self.lock:
-            for partition, end in passed.items():
-                found = self._completion.get(partition)
-                if found is None or not found.completion.catches_up or not found.unread():
-                    continue
-                unread, unreadable = found.unread(), found.unreadable_gap
-                if unreadable is not None and end > unreadable.start:  # it could be read now
-                    found.unreadable_gap = None
-                kept = within(records.get(partition, []), unread)
-                if kept:
-                    owed[partition] = kept
-                brought = list(offsets_of(kept)) if kept else []
-                note = partial(self._returned, partition, brought, min(end, unread[-1].end))
-                self._subscription.taken.note(partition, note)
-        return owed
-
-    def _returned(
-        self, partition: TopicPartition, brought: list[tuple[Sequence[int], int]], end: int
-    ) -> None:
-        """The poll has returned these records, and all others below this end do not exist."""
-        found = self._completion.catching_up(partition)
-        if found is None:
-            return
-        before = self._completion.position(partition)
-        for offsets, epoch in brought:
-            found.catch_up(offsets, offsets[-1] + 1, epoch)
-        found.catch_up((), end)
-        self._tell_if_moved(partition, before)
-
-    def _tell_if_moved(self, partition: TopicPartition, before: int | None) -> None:
-        """Commit progress over offsets that do not exist: nobody will report these as processed."""
-        after = self._completion.position(partition)
-        if after is not None and before != after:
-            self._commits.tell_gaps(self._completion.entries({partition: after}))
-
-    def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
-        """The log holds only [begin, end): what is unread outside of that is gone."""
-        with self.lock:
-            unread = list(self._completion.unread(partition))
-        gone = less(unread, [Gap(begin, end)])
-        if gone:
-            log.warning(
-                "group %s: cannot catch up on all of %s-%d from offset %d on: its log now holds "
-                "[%d, %d); %s are gone and will not be delivered",
-                self._group_id,
-                *partition,
-                unread[0].start,
-                begin,
-                end,
-                ", ".join(f"[{start}, {after})" for start, after in gone[:10]),
-            )
-        with self.lock:
-            found = self._completion.catching_up(partition)
-            if found is not None:
-                before = self._completion.position(partition)
-                found.catch_up((), begin)
-                found.aside.forget(end)
-                self._tell_if_moved(partition, before)
-
-    def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A poll raises that these are not in the log, and will again; like ``stopped``."""
-        for partition in offsets:
-            found = self._completion.get(partition)
-            if found is not None and (unread := found.unread()):
-                found.unreadable_gap = Gap(unread[0].start, LOG_END)
-
-    def stopped(self, error: UnreadableRecordError) -> None:
-        """A poll raises this for a gap, and will again until the application seeks past it."""
-        found = self._completion.get(TopicPartition(error.topic, error.partition))
-        if found is not None and error.next_offset is not None:
-            found.unreadable_gap = Gap(error.offset, error.next_offset)
-
-    def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
-        with self.lock:
-            self._subscription.taken.carry_out()
-            found = self._completion.get(partition)
-            unreadable = None if found is None else found.unreadable_gap
-            if found is None or unreadable is None or not found.unread():
-                return False
-            gives_up = offset == unreadable.end
-            if found.completion.catches_up and unreadable.end == LOG_END:
-                # Nobody knows where the log begins.
-                live_at = self._subscription.position(partition) or 0
-                highest = max(found.completion.continues_at or 0, live_at)
-                gives_up = unreadable.start < offset <= highest
-            if gives_up and found.completion.catches_up:
-                found.unreadable_gap = None
-                found.completion.leave_out(unreadable.start, offset)
-        return gives_up
-
-    def begin_with_the_log(
-        self, partitions: Collection[TopicPartition]
-    ) -> frozenset[TopicPartition]:
-        """Return and clear the partitions whose gaps a poll found out of range."""
-        out_of_range = set()
-        for partition in partitions:
-            found = self._completion.get(partition)
-            unreadable = None if found is None else found.unreadable_gap
-            if found is not None and unreadable is not None and unreadable.end == LOG_END:
-                found.unreadable_gap = None
-                out_of_range.add(partition)
-        return frozenset(out_of_range)
-
-
-class Seeks:
+class Seeks(Part):
     """What the application's seeks change about commits.
 
     A part of ``HandOuts``, under its lock; its ``Completion`` knows where polls go on. From a
     sought offset on, lower offsets may be committed. A seek past a record at which polls stopped is
     not a seek in this sense: it gives up that record, and nothing else.
     """
-
-    def __init__(
-        self,
-        lock: Lock,
-        io: GroupCoordinator,
-        membership: GroupMembership,
-        completion: Completion,
-    ) -> None:
-        self.lock = lock
-        self._subscription = io.subscription
-        self._metadata = io.metadata
-        self._starts = io.starts
-        self._membership = membership
-        self._commits = membership.commits
-        self._completion = completion
 
     # -- the thread that polls --------------------------------------------------------------------
 
@@ -367,7 +62,7 @@ class Seeks:
         `LOG_END` is beyond every record.
         """
         with self.lock:
-            self._subscription.taken.carry_out()
+            self.carry_out()
             self._subscription.taken.forget(partitions)
             for partition in partitions:
                 found = self._completion.partition(partition)
@@ -421,7 +116,7 @@ class Seeks:
         return found is not None and (found.completion.begun or found.is_sought)
 
 
-class Truncations:
+class Truncations(Part):
     """Truncated logs and recreated topics.
 
     After either, the same offsets hold different records, so completion state, in-flight commits
@@ -431,29 +126,6 @@ class Truncations:
 
     Tracks which handed-out offsets were truncated. Hold ``HandOuts.lock``, except for ``bound``.
     """
-
-    def __init__(
-        self,
-        io: GroupCoordinator,
-        membership: GroupMembership,
-        completion: Completion,
-        under_way: UnderWay,
-    ) -> None:
-        self._group_id = io.group_id
-        self._metadata = io.metadata
-        self._commits = membership.commits
-        self._completion = completion
-        self._under_way = under_way
-
-    def bound(self, partition: TopicPartition) -> str:
-        """What a commit's metadata are bound to: elsewhere, the same offsets are other records.
-
-        Topic metadata with an error, and so without an id, do not mean that it is another topic.
-        """
-        topic_id = self._metadata.topic_id(partition.topic)
-        if topic_id is None and (before := self._completion.bound(partition)) is not None:
-            return before
-        return bound_to(topic_id, partition)
 
     def is_bound(self, partition: TopicPartition, bound: str) -> bool:
         """Whether the partition's records are those of this topic; its first records always are."""
@@ -527,70 +199,16 @@ class Truncations:
         found.bound = bound  # last: a poll that is interrupted begins again
 
 
-class UnderWay:
-    """The commits by hand that are not answered yet; under the lock of ``HandOuts``."""
-
-    def __init__(self) -> None:
-        # Weak: who sends a commit, or waits for it, keeps it alive.
-        self._commits: WeakSet[EnteredCommit] = WeakSet()
-
-    def add(self, by_hand: EnteredCommit) -> None:
-        """This commit was entered after the others."""
-        self._commits.add(by_hand)
-
-    def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What the unanswered commits, which go before the next, claim of a partition."""
-        return [
-            claim
-            for by_hand in self._commits
-            if not by_hand.future.is_done
-            for claim in by_hand.claims_of(partition)
-        ]
-
-    def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """Answers from now on no longer mark records from this offset on as processed."""
-        for by_hand in self._commits:
-            by_hand.handed_out_again(partition, offset)
-
-    def forget(self, partitions: Set[TopicPartition]) -> None:
-        """These are not owned any more: drop what was claimed of them.
-
-        When the answer to such a commit is late, they may already be assigned again, and what the
-        commit named is handed out once more.
-        """
-        for by_hand in self._commits:
-            for partition in by_hand.claims.keys() & partitions:
-                by_hand.claims[partition] = ()
-
-    def forget_all(self) -> None:
-        """Nothing is owned any more."""
-        self.forget({p for by_hand in self._commits for p in by_hand.claims})
-
-
-class EnteredCommits:
+class EnteredCommits(Part):
     """Commits by hand on their way, and which handed out records they complete.
 
     A part of ``HandOuts``, under its lock. What the broker has accepted counts as processed, except
     records that were handed out again since the commit was entered.
     """
 
-    def __init__(
-        self,
-        lock: Lock,
-        io: GroupCoordinator,
-        membership: GroupMembership,
-        ownership: Ownership,
-        completion: Completion,
-        gaps: GapHandOuts,
-        under_way: UnderWay,
-    ) -> None:
-        self.lock = lock
-        self._subscription = io.subscription
-        self._membership = membership
-        self._ownership = ownership
-        self._completion = completion
+    def __init__(self, shared: Shared, gaps: GapHandOuts) -> None:
+        super().__init__(shared)
         self._gaps = gaps
-        self._under_way = under_way
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -607,8 +225,9 @@ class EnteredCommits:
         if not offsets:
             by_hand.future.success(None)
             return by_hand
+        self._membership.lose_if_expired()
         with self.lock:
-            self._subscription.taken.carry_out()
+            self.carry_out()
             refuse_overdue(self._ownership, by_hand.offsets)
             if self._gaps.known:
                 self._gaps.claim(by_hand, everything)
@@ -622,7 +241,7 @@ class EnteredCommits:
         """On the I/O loop: the broker has accepted the commit, or some of its partitions."""
         processed = by_hand.processed()
         with self.lock:
-            self._subscription.taken.carry_out()
+            self.carry_out()
             claimed = by_hand.claimed()
             below = {p: offset for p, offset in processed.items() if p not in claimed}
             self._completion.heard(below)
@@ -644,35 +263,10 @@ class EnteredCommits:
                     self._membership.commit(self._completion.entries(beyond))
 
 
-class HandOuts:
+class HandOuts(Part):
     """The records that polls returned, until they are processed or their partition is gone.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
-    membership : GroupMembership
-        Commits what is processed.
-    ownership : Ownership
-        What may be committed.
-    not_returned : callable
-        Called if a poll is interrupted, or raises.
-
-    Attributes
-    ----------
-    lock : threading.Lock
-        Held while a commit is added, and while Ownership changes. Never held over I/O or a
-        listener.
-    by_hand : EnteredCommits
-        The commits by hand on their way.
-    seeks : Seeks
-        The application's seeks.
-    truncations : Truncations
-        Detects truncated logs and recreated topics.
-    gaps : GapHandOuts
-        What is read besides the live records (KIP-333).
-    describe : callable or None
-        Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
+    ``not_returned`` is called if a poll is interrupted, or raises.
     """
 
     def __init__(
@@ -682,29 +276,21 @@ class HandOuts:
         ownership: Ownership,
         not_returned: Callable[[], None],
     ) -> None:
-        self.lock: Lock = threading.Lock()
+        shared = Shared(io, membership, ownership)
+        super().__init__(shared)
         self._not_returned = not_returned
-        self._subscription = io.subscription
-        self._starts = io.starts
-        self._membership = membership
-        self._ownership = ownership
-        self._completion = completion = Completion()
-        self._under_way = UnderWay()
+        #: Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
         # By commit_remaining; a query's partitions hand out nothing, so they have no Partition.
         self._told = ToldRemaining()
-        lock, under_way = self.lock, self._under_way
-        self.seeks = Seeks(lock, io, membership, completion)
-        self.truncations = Truncations(io, membership, completion, under_way)
-        self.gaps = GapHandOuts(lock, io, membership, completion, self.truncations, under_way)
-        self.by_hand = EnteredCommits(
-            lock, io, membership, ownership, completion, self.gaps, under_way
-        )
+        self.seeks = Seeks(shared)
+        self.truncations = Truncations(shared)
+        self.gaps = GapHandOuts(shared)
+        self.by_hand = EnteredCommits(shared, self.gaps)
 
     def refuse_all(self) -> None:
         """In a forked child: the hand-outs are the parent's, and so is whoever holds the lock."""
-        refused = RefusedLock()
-        self.lock = self.seeks.lock = self.gaps.lock = self.by_hand.lock = refused
+        self._shared.lock = RefusedLock()
 
     # -- any thread -------------------------------------------------------------------------------
 
@@ -713,6 +299,7 @@ class HandOuts:
 
         Raises PartitionsLostError, and then nothing of the call counts.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             try:
@@ -737,13 +324,14 @@ class HandOuts:
             self._membership.commit(self._completion.entries(reached))
             same = {p: at for p, at in before.items() if reached.get(p) == at}
             if same:  # but not the progress beyond
-                self._membership.commits.tell_gaps(self._completion.entries(same))
+                self._commits.tell_gaps(self._completion.entries(same))
 
     def processed(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """The records at these offsets are processed: commit as far as all are.
 
         Raises PartitionsLostError, and ValueError for what was not handed out.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             last = max(offsets, default=-1)
@@ -753,29 +341,28 @@ class HandOuts:
             if position is not None:
                 self._membership.commit(self._completion.entries({partition: position}))
             elif (position := self._completion.position(partition)) is not None:
-                self._membership.commits.tell_gaps(self._completion.entries({partition: position}))
+                self._commits.tell_gaps(self._completion.entries({partition: position}))
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
         """Commit what is left to process of partitions from which polls hand out nothing.
 
         Raises PartitionsLostError, and then nothing of the call counts.
         """
+        self._membership.lose_if_expired()
         with self.lock:
             self.carry_out()
             self._refuse_lost({p: left.committed() for p, left in remaining.items()})
             further, beyond = self._told.news(remaining)
             self._membership.commit(self._completion.entries(further))
-            self._told.tell(
-                {p: (remaining[p], self.truncations.bound(p)) for p in (*further, *beyond)}
-            )
+            self._told.tell({p: (remaining[p], self.bound(p)) for p in (*further, *beyond)})
             if beyond:
-                self._membership.commits.tell_gaps(self._completion.entries(beyond))
-                self._membership.commits.hurry()
+                self._commits.tell_gaps(self._completion.entries(beyond))
+                self._commits.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
         """What :meth:`commit_remaining` was given last, if the broker has accepted it."""
         with self.lock:
-            told, commits = self._told.of(partition), self._membership.commits
+            told, commits = self._told.of(partition), self._commits
             if told is None or commits.outstanding(partition):
                 return None
             return told if commits.acknowledged(partition) == told.committed() else None
@@ -786,7 +373,7 @@ class HandOuts:
         :meth:`commit_remaining` may be given the same for them again.
         """
         with self.lock:
-            unknown = self._membership.commits.take_unknown()
+            unknown = self._commits.take_unknown()
             self._told.forget(unknown)
         return unknown
 
@@ -800,7 +387,7 @@ class HandOuts:
         """Drop the commits that wait, and forget what was handed out."""
         with self.lock:
             self._subscription.taken.forget(partitions)
-            self._membership.commits.drop(partitions)
+            self._commits.drop(partitions)
             self._completion.start_over(partitions)
             self._told.forget(partitions)
             self._under_way.forget(frozenset(partitions))
@@ -836,7 +423,7 @@ class HandOuts:
         not, and the next poll can say it again.
         """
         truncations = self.truncations
-        bound = truncations.bound(partition)
+        bound = self.bound(partition)
         brought = list(offsets_of(records))
         first, after = brought[0][0][0], brought[-1][0][-1] + 1
         found = self._completion.partition(partition)
@@ -844,7 +431,7 @@ class HandOuts:
             if (start := self._starts.of(partition)) is not None:
                 self._begin(found, start, first, bound)
             elif not found.completion.begun:
-                self._membership.commits.begin(partition, first, described=False)
+                self._commits.begin(partition, first, described=False)
         if (unreadable := found.unreadable) is not None and after > unreadable.start:
             found.unreadable = None  # it could be read now
         same = truncations.is_bound(partition, bound)
@@ -890,13 +477,6 @@ class HandOuts:
         with self.lock:
             self._subscription.take_back()
 
-    def carry_out(self) -> None:
-        """What the last poll has returned is handed out; locked by the caller.
-
-        Before anything else is done with what was handed out.
-        """
-        self._subscription.taken.carry_out()
-
     def look_for_truncations(self, handed_out: Collection[TopicPartition]) -> None:
         """Notice positions that went back to where there is no record yet."""
         with self.lock:
@@ -922,7 +502,7 @@ class HandOuts:
 
         Progress behind a slow record goes with those commits. Locked by the caller.
         """
-        self._membership.commits.hurry()
+        self._commits.hurry()
         partitions = frozenset(partitions)
         self._subscription.taken.forget(partitions)
         self._completion.leave(partitions)
@@ -931,7 +511,7 @@ class HandOuts:
         """These are lost, or released; locked by the caller."""
         partitions = frozenset(partitions)
         self._subscription.taken.forget(partitions)
-        self._membership.commits.forget_gaps(partitions)
+        self._commits.forget_gaps(partitions)
         self._completion.forget(partitions)
         self._told.forget(partitions)
         self._under_way.forget(partitions)
@@ -939,7 +519,7 @@ class HandOuts:
     def forget_all(self) -> None:
         """Nothing is assigned any more; locked by the caller."""
         self._subscription.taken = Taken(returned=True)
-        self._told.forget_all()
+        self._told = ToldRemaining()
         self._under_way.forget_all()
         self._completion.forget_all()
 
@@ -949,7 +529,7 @@ class HandOuts:
         With ``give_up`` it does so in any case.
         """
         with self.lock:
-            if self._membership.commits.any_outstanding() and not give_up:
+            if self._commits.any_outstanding() and not give_up:
                 return False
             self._ownership.give_up(self._ownership.owned)
             self._subscription.taken = Taken(returned=True)
@@ -962,11 +542,15 @@ class HandOuts:
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:
         """The metadata of a commit of this offset: who made it, and the progress beyond it."""
-        if self.describe is None:
-            return self._gaps_behind(partition, offset, limit, by_hand)
         with self.lock:
-            bound = self.truncations.bound(partition)
-        origin = self.describe(partition, offset, limit, bound)
+            bound = self.bound(partition)
+            carried = None if self.describe else self._carried_on(partition, bound)
+        if self.describe is not None:
+            origin = self.describe(partition, offset, limit, bound)
+        elif carried is not None:
+            origin = carried.encode(offset, limit // 2, bound)
+        else:
+            return self._gaps_behind(partition, offset, limit, by_hand)
         left = limit - len(origin) - 1
         return with_origin(origin, self._gaps_behind(partition, offset, left, by_hand))
 
@@ -980,7 +564,7 @@ class HandOuts:
         claims = () if by_hand is None else by_hand.claims.get(partition, ())
         with self.lock:
             self.carry_out()
-            told = self._told.metadata(partition, offset, limit, self.truncations.bound(partition))
+            told = self._told.metadata(partition, offset, limit, self.bound(partition))
             if told is not None and not by_hand:
                 return told
             if not self.seeks.has_begun(partition):
@@ -996,7 +580,7 @@ class HandOuts:
             bound = found.bound
         if not remaining.gaps:  # as in most commits, and one may hold 10,000 partitions
             return ""
-        if bound != self.truncations.bound(partition):
+        if bound != self.bound(partition):
             return ""  # they are of the old topic, which was created anew since
         return remaining.encode(limit, bound, leader_epoch)
 
@@ -1007,14 +591,23 @@ class HandOuts:
         partition = found.former.partition
         if start.offset > 0:
             found.epochs.learn(start.offset - 1, start.offset, start.leader_epoch)
+        found.origin = carried_on(start, bound)
         if told := inherit(partition, start, bound):
             found.completion.inherited = told
         if not found.is_sought:
-            self._membership.commits.begin(partition, start.offset, is_described(start))
+            self._commits.begin(partition, start.offset, is_described(start))
         elif first > start.offset:
             found.epochs.learn(start.offset, first, UNKNOWN)
         if first < start.offset:  # sought, or found to be truncated
-            self._membership.commits.move_back(partition, first)
+            self._commits.move_back(partition, first)
+
+    def _carried_on(self, partition: TopicPartition, bound: str) -> Origin | None:
+        """What its commits say of the queries that had the partition before."""
+        found = self._completion.still_committed(partition)
+        if found is not None:
+            return found.origin if found.bound == bound else None
+        start = self._starts.of(partition)
+        return None if start is None else carried_on(start, bound)
 
     def _refuse_lost(self, offsets: Mapping[TopicPartition, int]) -> None:
         ownership, named = self._ownership, offsets.keys()
@@ -1038,6 +631,8 @@ class HandOuts:
 
 def refuse_overdue(ownership: Ownership, offsets: Mapping[TopicPartition, Any]) -> None:
     """Refuse partitions past their deadline: they are lost, even before a poll says so."""
+    if not ownership.has_deadlines:  # called for every record, and reading a clock takes time
+        return
     now = time.monotonic()
     overdue = [p for p in offsets if ownership.is_overdue(p, now)]
     if overdue:

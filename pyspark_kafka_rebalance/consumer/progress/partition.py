@@ -33,7 +33,7 @@ from kafka.consumer.fetcher import ConsumerRecord
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ...errors import PartitionsLostError
-from ..offsets.commit_metadata import Remaining, Told, is_ours
+from ..offsets.commit_metadata import GroupCommit, Remaining, Told, is_ours
 from ..offsets.leader_epochs import UNKNOWN, LeaderEpochs
 from ..offsets.offset_set import (
     Gap,
@@ -49,6 +49,7 @@ from ..offsets.offset_set import (
     runs,
     without,
 )
+from ..offsets.origin import Origin
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +68,10 @@ class SetAside:
     by a seek or truncation to a lower offset, or by the application when it gives up what is
     unreadable.
 
-    Parameters
-    ----------
-    gaps : iterable of Gap
-        What the group has not processed below the live position; all of it will be handed out.
-    live_from : int, optional
-        The live position; None if nothing was ever set aside.
-    in_order : bool
-        Whether records are handed out only after all lower ones. Then a committed position says
-        that everything below is processed, as in every consumer.
+    The gaps are what the group has not processed below the live position; all of it will be handed
+    out. ``live_from`` is None if nothing was ever set aside. With ``in_order``, records are handed
+    out only after all lower ones. Then a committed position says that everything below is
+    processed, as in every consumer.
     """
 
     def __init__(
@@ -135,19 +131,13 @@ class Inherited:
     with a later leader epoch than the commit knew is another record at the same offset: an unclean
     election truncated the log in between (KIP-320). Arrow batches do not have the epoch.
 
-    Parameters
-    ----------
-    offset : int
-        The committed offset. Nothing is known of what is below.
-    remaining : Remaining
-        What is left from there on.
-    leader_epoch : int
-        The leader epoch of the highest record that was processed; -1 if unknown.
+    Nothing is known of what is below ``offset``, the committed one; ``remaining`` is what is left
+    from there on.
     """
 
     offset: int
     remaining: Remaining
-    leader_epoch: int = -1
+    leader_epoch: int = -1  # of the highest record that was processed; -1 if unknown
 
     def as_seen(self, records: list[Any]) -> Inherited:
         """The same, without what the epochs of these records prove to be gone (KIP-320).
@@ -205,6 +195,11 @@ def inherit(
     return None
 
 
+def carried_on(committed: OffsetAndMetadata, bound_to: str) -> Origin | None:
+    """What a consumer that goes on from this commit says of the queries that had the partition."""
+    return GroupCommit.decode(committed.offset, committed.metadata, bound_to).carried_on()
+
+
 def is_described(committed: OffsetAndMetadata) -> bool:
     """Whether this commit carries metadata of the application's own."""
     return bool(committed.metadata) and not is_ours(committed.metadata)
@@ -233,18 +228,13 @@ class Former:
     one of their workers is still to report. The first that names a next offset among them reports
     only them, and nothing below. A worker that reports again, or was refused before, has been
     heard.
-
-    Attributes
-    ----------
-    partition : TopicPartition
-    leaving : Partition or None
-        The assignment whose revoke is completed, while its last commits are on their way.
     """
 
     __slots__ = ("_live", "_over", "_refused", "leaving", "partition")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        #: The assignment whose revoke is completed, while its last commits are on their way.
         self.leaving: Partition | None = None
         # The highest next offset; -1 if nothing was handed out before.
         self._over = -1
@@ -298,12 +288,8 @@ class Former:
         If it is beyond what was handed out since, committing it would hide every record that is
         written there.
 
-        Parameters
-        ----------
-        offset : int
-            The offset to commit, exclusive.
-        handed_out : int
-            How far (exclusive) polls went since; 0 if they went nowhere below the offset.
+        ``offset`` is the one to commit, exclusive. Polls went to ``handed_out``, exclusive, since;
+        0 if they went nowhere below the offset.
         """
         if handed_out < offset <= self._over:
             self.refused(offset)
@@ -316,10 +302,7 @@ class Former:
     def why_not(self, offset: int) -> Exception:
         """The error to raise for an offset that was not handed out since.
 
-        Returns
-        -------
-        PartitionsLostError or ValueError
-            The latter if nobody can have processed it.
+        A ValueError if nobody can have processed it, else a PartitionsLostError.
         """
         name = f"{self.partition.topic}-{self.partition.partition}"
         if offset < self._over:
@@ -331,28 +314,19 @@ class Former:
 
 
 class PartitionCompletion:
-    """The handed out records of one partition, from the first after its assignment.
-
-    Parameters
-    ----------
-    epochs : LeaderEpochs, optional
-        The partition's leader epochs that are known before its first hand-out.
-    """
+    """The handed out records of one partition, from the first after its assignment."""
 
     def __init__(self, epochs: LeaderEpochs | None = None) -> None:
-        #: Offsets that were handed out and are not complete.
-        self.pending = OffsetSet()
+        self.pending = OffsetSet()  # offsets that were handed out and are not complete
         self._stretches = Stretches()
-        #: The backlog that waits for a reader of its own.
-        self.aside = SetAside()
+        self.aside = SetAside()  # the backlog that waits for a reader of its own
         #: The offset after the highest that was handed out; None before the first.
         self.next_offset: int | None = None
         #: Where polls go on unless the application seeks; None before the first.
         self.continues_at: int | None = None
         self._lowest: int | None = None
         self._epochs = LeaderEpochs() if epochs is None else epochs
-        #: Whether records were completed one by one.
-        self.singly = False
+        self.singly = False  # whether records were completed one by one
         self._left_out: list[Gap] = []  # by forward seeks, above the position to commit
         self._sought_to: int | None = None  # by the application; nothing was handed out since
         #: Whether the position to commit is lower than it was, and nobody was told yet.
@@ -524,10 +498,7 @@ class PartitionCompletion:
     def complete_below(self, offset: int) -> bool:
         """Note that everything below this next offset is processed.
 
-        Returns
-        -------
-        bool
-            Whether workers complete records one by one, and may have completed more.
+        Returns whether workers complete records one by one, and may have completed more.
         """
         self.pending.discard_below(offset)
         return self.singly or self.inherited is not None
@@ -610,29 +581,6 @@ class Partition:
 
     Guarded by the lock of ``HandOuts``; the polling thread writes what it brings, any thread what
     is processed. Dropped when the assignment ends: late reports are judged by ``former``.
-
-    Parameters
-    ----------
-    former : Former
-        The partition's assignments before this one.
-
-    Attributes
-    ----------
-    epochs : LeaderEpochs
-        The leader epochs of the records, whether they are handed out or not.
-    completion : PartitionCompletion
-        What was handed out or set aside, and what of it is processed.
-    is_sought : bool
-        Whether the application sought, and nothing was handed out since.
-    sought_to : int or None
-        Where polls go on after that seek. None is the beginning of the log, wherever that is, and
-        LOG_END its end, until a poll has found it.
-    bound : str or None
-        What the gaps in commit metadata are bound to, from the first records on (``bound_to``).
-    unreadable : Gap or None
-        The record at which polls stopped, and which the application may skip.
-    unreadable_gap : Gap or None
-        The same of the gaps' reader (KIP-333); up to LOG_END if it was out of range.
     """
 
     __slots__ = (
@@ -641,20 +589,29 @@ class Partition:
         "epochs",
         "former",
         "is_sought",
+        "origin",
         "sought_to",
         "unreadable",
         "unreadable_gap",
     )
 
     def __init__(self, former: Former) -> None:
-        self.former = former
+        self.former = former  # the partition's assignments before this one
+        #: The leader epochs of the records, whether they are handed out or not.
         self.epochs = LeaderEpochs()
+        #: What was handed out or set aside, and what of it is processed.
         self.completion = PartitionCompletion(self.epochs)
-        self.is_sought = False
+        self.is_sought = False  # whether the application sought, and nothing was handed out since
+        #: Where polls go on after that seek. None is the beginning of the log, wherever that is,
+        #: and LOG_END its end, until a poll has found it.
         self.sought_to: int | None = None
-        # While the last commits of a completed revoke are on their way, the topic is that one.
+        #: What the gaps in commit metadata are bound to, from the first records on (``bound_to``).
+        #: While the last commits of a completed revoke are on their way, the topic is that one.
         self.bound: str | None = None if former.leaving is None else former.leaving.bound
+        self.origin: Origin | None = None  #: of its commits, if queries had the partition before
+        #: The record at which polls stopped, and which the application may skip.
         self.unreadable: Gap | None = None
+        #: The same of the gaps' reader (KIP-333); up to LOG_END if it was out of range.
         self.unreadable_gap: Gap | None = None
 
     # -- the assignment ends ----------------------------------------------------------------------
@@ -674,6 +631,7 @@ class Partition:
         """The same assignment: its topic, and where polls stopped, but nothing handed out."""
         other = Partition(self.former)
         other.bound, other.unreadable = self.bound, self.unreadable
+        other.origin = self.origin
         return other
 
     # -- what polls bring -------------------------------------------------------------------------

@@ -81,13 +81,6 @@ class JoinProtocol:
     """Sends the requests of a join, and decides as the leader.
 
     All coroutines run on the I/O loop and raise kafka-python's errors.
-
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
-    config : mapping
-        kafka-python's consumer configuration.
     """
 
     def __init__(self, io: GroupCoordinator, config: Mapping[str, Any]) -> None:
@@ -164,18 +157,23 @@ class JoinProtocol:
         """The leader's part: assign the partitions of every member's topics."""
         for member in members:
             member.metadata = ConsumerProtocolSubscription.decode(member.metadata)
+        decided = await self._decide(members)
+        log.info(
+            "group %s: leader, assigned %d partitions to %d members",
+            self._config["group_id"],
+            sum(decided.partition_counts.values()),
+            len(members),
+        )
+        return decided
+
+    async def _decide(self, members: list[Any]) -> Assignments:
+        """What a leader decides now; watches the members' topics from now on."""
         topics = {topic for member in members for topic in member.metadata.topics}
         self._subscription.watch_topics(topics)
         if 0 in self._metadata.partition_counts(topics).values():
             await self._renew_metadata()
         counts = self._metadata.partition_counts(topics)
         by_member = self._assignor.assign(self._metadata.cluster, members)
-        log.info(
-            "group %s: leader, assigned %d partitions to %d members",
-            self._config["group_id"],
-            sum(counts.values()),
-            len(members),
-        )
         return Assignments(list(by_member.items()), counts)
 
     async def sync(
@@ -232,18 +230,10 @@ class JoinProtocol:
             )
             members.append(SimpleNamespace(member_id=member.member_id, metadata=claims))
         leads = joined.leader == joined.member.member_id or joined.leader not in assigned
-        topics = {topic for member in members for topic in member.metadata.topics}
-        self._subscription.watch_topics(topics)
-        if 0 in self._metadata.partition_counts(topics).values():
-            await self._renew_metadata()
-        counts = self._metadata.partition_counts(topics)
-        by_member = self._assignor.assign(self._metadata.cluster, members)
-        decided = {
-            member_id: frozenset(assignment.partitions())
-            for member_id, assignment in by_member.items()
-        }
+        by_member, counts = await self._decide(members)
         if not leads:
             self._subscription.watch_topics(self._subscription.topics)
+        decided = {member: frozenset(assignment.partitions()) for member, assignment in by_member}
         return Review(decided != assigned, counts if leads else None)
 
     async def _renew_metadata(self) -> None:

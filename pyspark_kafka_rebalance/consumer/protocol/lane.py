@@ -51,19 +51,8 @@ class Lane:
 
     They raise the connection's errors, which ``verdict_of`` classifies too.
 
-    Parameters
-    ----------
-    io : GroupCoordinator
-        The seam to kafka-python.
-    group_id, group_instance_id : str
-        The group, and the static member's id, if it has one.
-    timeout_ms : float
-        How long to wait for an answer.
-    commit_version : int
-        The highest OffsetCommit version to use.
-    topic_id_of : callable
-        Returns the topic id with which a partition was assigned; None if the protocol has no topic
-        ids.
+    ``commit_version`` is the highest OffsetCommit version to use. ``topic_id_of`` returns the topic
+    id with which a partition was assigned; None if the protocol has no topic ids.
     """
 
     def __init__(
@@ -77,22 +66,17 @@ class Lane:
     ) -> None:
         self._io = io
         self._loop = io.loop
-        self._group_id = group_id
+        self.group_id = group_id
         self._group_instance_id = group_instance_id
         self._timeout_ms = timeout_ms
         self._commit_version = commit_version
         self._topic_id_of = topic_id_of
 
-    @property
-    def group_id(self) -> str:
-        """The group."""
-        return self._group_id
-
     async def heartbeat(self, member: Member) -> type[Exception]:
         """Send one heartbeat; return the broker's error class, ``NoError`` included."""
         response = await self._loop.send(
             HeartbeatRequest(
-                group_id=self._group_id,
+                group_id=self.group_id,
                 generation_id=member.generation,
                 member_id=member.member_id,
                 group_instance_id=self._group_instance_id,
@@ -128,7 +112,7 @@ class Lane:
         response = await self._loop.send(
             OffsetCommitRequest(
                 max_version=version,
-                group_id=self._group_id,
+                group_id=self.group_id,
                 generation_id_or_member_epoch=member.generation,
                 member_id=member.member_id,
                 group_instance_id=self._group_instance_id,
@@ -178,7 +162,7 @@ class Lane:
             by_topic[partition.topic].append(partition.partition)
         response = await self._loop.send(
             OffsetFetchRequest(
-                group_id=self._group_id,
+                group_id=self.group_id,
                 topics=[
                     OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=found)
                     for topic, found in by_topic.items()
@@ -192,7 +176,7 @@ class Lane:
         )
         whole = error_of(getattr(response, "error_code", 0) or 0)
         if whole is not kafka_errors.NoError:
-            raise whole(self._group_id)
+            raise whole(self.group_id)
         told: dict[TopicPartition, OffsetAndMetadata | type[Exception]] = {}
         for topic in response.topics:
             for found in topic.partitions:
@@ -209,7 +193,7 @@ class Lane:
         """Leave the group; the other members learn of it with their next heartbeat."""
         response = await self._loop.send(
             LeaveGroupRequest(
-                group_id=self._group_id,
+                group_id=self.group_id,
                 member_id=member.member_id,
                 members=[
                     LeaveGroupRequest.MemberIdentity(
@@ -229,18 +213,11 @@ class Lane:
     ) -> Any:
         """Send one heartbeat of the consumer protocol (KIP-848); return the broker's response.
 
-        Parameters
-        ----------
-        member : Member
-            The member whose id to send.
-        epoch : int
-            The member epoch; 0 joins, -1 leaves, -2 leaves as a static member that comes back.
-        fields : mapping, optional
-            Further fields of ConsumerGroupHeartbeatRequest.
+        The epoch 0 joins, -1 leaves, -2 leaves as a static member that comes back.
         """
         return await self._loop.send(
             ConsumerGroupHeartbeatRequest(
-                group_id=self._group_id,
+                group_id=self.group_id,
                 member_id=member.member_id,
                 member_epoch=epoch,
                 instance_id=self._group_instance_id,
@@ -257,7 +234,7 @@ class Lane:
         """
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_GROUP_RESOURCE,
-            resource_name=self._group_id,
+            resource_name=self.group_id,
             configuration_keys=[_SESSION_TIMEOUT],
         )
         response = await self._loop.send(
@@ -267,7 +244,7 @@ class Lane:
             if result.error_code:
                 log.info(
                     "group %s: %s cannot be read: %s",
-                    self._group_id,
+                    self.group_id,
                     _SESSION_TIMEOUT,
                     error_of(result.error_code).__name__,
                 )

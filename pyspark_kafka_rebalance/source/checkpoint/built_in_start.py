@@ -23,18 +23,13 @@ def start_of_first_batch(
 ) -> dict[TopicPartition, int]:
     """Look up where the first batch starts.
 
-    Parameters
-    ----------
-    location : str or None
-        The query's checkpoint, parsed; None if the source does not know it.
-    ends : Mapping[TopicPartition, int]
-        Where the first batch ends, exclusive. This distinguishes the source from others of the
-        query. Partitions that the file lacks were added before the batch was planned.
+    The ends of that batch, exclusive, distinguish the source from others of the query. Partitions
+    that the file lacks were added before the batch was planned.
 
     Raises
     ------
     KafkaRebalanceError
-        The checkpoint is unknown, or does not say where the batch starts.
+        The checkpoint is unknown (None), or does not say where the batch starts.
     OSError
         The checkpoint cannot be read; pyarrow may raise other errors, too.
     """
@@ -62,7 +57,7 @@ def start_of_first_batch(
 
 
 def _sources_ending(files: CheckpointFiles, ends: Mapping[TopicPartition, int]) -> list[str]:
-    """Return the sources whose first batch ends there, by number; all if the log does not tell."""
+    """Return the sources whose first batch ends there, by number; all if the log is silent."""
     numbers = list(files.names("sources"))
     if not files.exists("offsets/0"):
         return numbers

@@ -72,12 +72,7 @@ class LocalFiles:
 class StoreFiles:
     """A checkpoint in an object store or in HDFS; connects with the first request.
 
-    Every call may take as long as the store's client keeps trying.
-
-    Parameters
-    ----------
-    location : str
-        What :func:`parse_location` returned.
+    Every call may take as long as the store's client keeps trying. The location was parsed.
     """
 
     def __init__(self, location: str) -> None:
@@ -118,27 +113,16 @@ def is_local(location: str) -> bool:
 def open_checkpoint(location: str) -> CheckpointFiles:
     """Open a parsed location; for a store, this may use the network.
 
-    Raises
-    ------
-    OSError
-        pyarrow has no such filesystem here, or the URI or the environment is wrong.
+    Raises OSError if pyarrow has no such filesystem here, or the URI or the environment is wrong.
     """
     return LocalFiles(location) if is_local(location) else StoreFiles(location)
 
 
 def parse_location(text: str) -> str:
-    """Parse the option ``checkpointLocation``.
+    """Parse the option ``checkpointLocation``: an absolute path, or a URI as pyarrow reads it.
 
-    Returns
-    -------
-    str
-        An absolute path, or a URI as pyarrow reads it.
-
-    Raises
-    ------
-    OptionError
-        There is no path, or neither Hadoop nor pyarrow has the scheme. The error leaves out what
-        may be a secret.
+    Raises OptionError if there is no path, or neither Hadoop nor pyarrow has the scheme. The error
+    leaves out possible secrets.
     """
     text = text.strip()
     parts = urlsplit(text, allow_fragments=False)

@@ -1,7 +1,7 @@
 """CommitLog: which batches the query has committed, from its checkpoint.
 
-Spark tells a source that a batch is committed only when it builds the next one. The query's own
-commit log shows it earlier, and after the last batch only that log shows it.
+Spark reports a commit to a source only when it builds the next batch. The query's own commit log
+shows it earlier, and after the last batch only that log shows it.
 
 Layout (Spark's ``OffsetSeqLog`` and ``CommitLog``): ``offsets/N`` is written before batch N runs
 (``offset_log.py``); ``commits/N`` appears when batch N is committed. ``metadata`` exists before the
@@ -17,13 +17,7 @@ from .offset_log import parse_offset_log
 
 
 class CommitLog:
-    """Reads which batches the query has committed.
-
-    Parameters
-    ----------
-    location : str
-        The query's ``checkpointLocation``, parsed: an absolute path or a URI.
-    """
+    """Reads which batches the query has committed; the location is parsed."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -42,7 +36,7 @@ class CommitLog:
             Its offset log has an unknown version.
         """
         files = self._files()
-        newest = _newest_batch(files)
+        newest = max((int(n) for n in files.names("offsets") if n.isdigit()), default=None)
         if newest is None:
             if not files.exists("metadata"):
                 raise FileNotFoundError("no query has its checkpoint there")
@@ -56,8 +50,3 @@ class CommitLog:
         if self._opened is None:
             self._opened = open_checkpoint(self._location)
         return self._opened
-
-
-def _newest_batch(files: CheckpointFiles) -> int | None:
-    names = files.names("offsets")
-    return max((int(name) for name in names if name.isdigit()), default=None)

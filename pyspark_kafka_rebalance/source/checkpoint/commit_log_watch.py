@@ -38,15 +38,10 @@ class _LookUp:
 
 
 class CommitLogWatch:
-    """The commit log of one query, for its pump.
+    """The commit log of one query, for its pump; the location is parsed.
 
-    It logs when the checkpoint becomes unreadable, and when it can be read again. Meanwhile the
+    It logs when the checkpoint becomes unreadable, and when it can be read again. In between, the
     commit log proves nothing, and a revoke waits for Spark's next trigger.
-
-    Parameters
-    ----------
-    location : str
-        The query's ``checkpointLocation``, parsed: an absolute path or a URI.
     """
 
     def __init__(self, location: str) -> None:
@@ -61,7 +56,7 @@ class CommitLogWatch:
         return is_local(self._location)
 
     def begin(self) -> None:
-        """Connect to a store early. What fails then is the business of ``LocationCheck``."""
+        """Connect to a store early. If that fails, ``LocationCheck`` reports it."""
         if not is_local(self._location):
             self._look_up({}, 0.0, is_first=True)
 
@@ -86,7 +81,7 @@ class CommitLogWatch:
         deadline = time.monotonic() + timeout_s
         last = self._last
         if last is not None:
-            last.done.wait(timeout_s)  # it may have looked before Spark committed the batch
+            last.done.wait(timeout_s)  # it may have started before Spark committed the batch
         if last is None or (last.done.is_set() and not last.proves(offset)):
             local = is_local(self._location)
             left_s = max(0.0, deadline - time.monotonic())
@@ -102,7 +97,7 @@ class CommitLogWatch:
     def _look_up(
         self, offset: dict[str, Any], timeout_s: float | None, is_first: bool = False
     ) -> _LookUp:
-        """Begin a look-up and wait this long for it; None: run it on this thread."""
+        """Start a look-up and wait this long for it; None: run it on this thread."""
         look_up = self._last = _LookUp(offset, is_first)
         if timeout_s is None:
             self._run(look_up)

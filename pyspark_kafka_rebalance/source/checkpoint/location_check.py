@@ -1,12 +1,12 @@
 """Whether the option ``checkpointLocation`` of the source names the checkpoint of this query.
 
-Spark does not tell a source where the query's checkpoint is, so the option can name anything. What
-can be known, and when:
+Spark does not pass a source the location of the query's checkpoint, so the option can name
+anything. The checks:
 
 * ``load()``: a file, or a folder that this user cannot list, is no checkpoint. One that does not
   exist may be: Spark makes it when a new query starts.
-* the first plan of a run: Spark has written ``metadata`` before, and the offset at which the query
-  stands is the end of one of the batches in ``offsets``. (A new query has none.)
+* the first plan of a run: Spark has written ``metadata`` before, and the query's offset is the end
+  of one of the batches in ``offsets``. (A new query has none.)
 """
 
 from __future__ import annotations
@@ -32,12 +32,9 @@ _ANSWERS_WITHIN_S = 30.0
 
 
 def refuse_no_folder(location: str) -> None:
-    """Raise for a local path that can be no checkpoint, whatever Spark makes there; no network.
+    """Raise for a local path at which Spark cannot make a checkpoint; no network.
 
-    Raises
-    ------
-    OptionError
-        It, or a folder above it, is a file, or it cannot be listed.
+    Raises OptionError if it, or a folder above it, is a file, or it cannot be listed.
     """
     if not is_local(location):
         return
@@ -54,31 +51,23 @@ def refuse_no_folder(location: str) -> None:
 
 
 class LocationCheck:
-    """One check, on a thread of its own; starts at once.
+    """One check of a parsed location, on a thread of its own; starts at once.
 
-    Parameters
-    ----------
-    location : str
-        The option's value, parsed: an absolute path or a URI.
-    stands_at : dict or None
-        Where the query stands before its first plan; None if it has no batch yet.
+    ``stands_at`` is the query's offset before its first plan; None if it has no batch yet.
     """
 
     def __init__(self, location: str, stands_at: dict[str, Any] | None) -> None:
         self._location = location
         self._stands_at = stands_at
         self._failure: Exception | None = None
-        # A daemon: if a store does not answer, the look may outlive the query.
+        # A daemon: if a store does not answer, the check may outlive the query.
         self._thread = threading.Thread(target=self._run, name="checkpoint-check", daemon=True)
         self._thread.start()
 
     def raise_failure(self, timeout_s: float = _ANSWERS_WITHIN_S) -> None:
         """Wait for the result, at most this long.
 
-        Raises
-        ------
-        OptionError
-            The checkpoint cannot be read, or is not that of the query.
+        Raises OptionError if the checkpoint cannot be read, or is not that of the query.
         """
         self._thread.join(timeout_s)
         if self._failure is not None:
@@ -103,7 +92,7 @@ class LocationCheck:
 
 
 def _problem(files: CheckpointFiles, stands_at: dict[str, Any] | None) -> str | None:
-    """Return what is wrong with the checkpoint of a query at this offset, else None."""
+    """Return the problem of this checkpoint for a query at this offset; None if it has none."""
     batches = sorted((int(name) for name in files.names("offsets") if name.isdigit()), reverse=True)
     if not batches and not files.exists("metadata"):
         return "names {}, where no query has its checkpoint"

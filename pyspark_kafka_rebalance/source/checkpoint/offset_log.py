@@ -1,4 +1,4 @@
-"""The offset log of a query's checkpoint: what Spark writes into ``offsets/N``. Pure.
+"""The offset log of a query's checkpoint: the files ``offsets/N``, which Spark writes. Pure.
 
 The file has a version line, a line of metadata, and a line for each source, which is ``-`` if the
 source has no offset yet. Version 1 has the sources in the order of the plan. Version 2 is for
@@ -16,15 +16,8 @@ from typing import Any
 def parse_offset_log(text: str) -> list[tuple[str, Any]]:
     """Parse the file of one batch.
 
-    Returns
-    -------
-    list of (str, Any)
-        Each source's name, or else its number, and its offset; None if that is not JSON.
-
-    Raises
-    ------
-    ValueError
-        The file has an unknown version, or is no offset log.
+    Returns each source's name, or else its number, and its offset; None if that is not JSON. Raises
+    ValueError if the file has an unknown version, or is no offset log.
     """
     lines = text.split("\n")
     version, sources = lines[0], lines[2:]

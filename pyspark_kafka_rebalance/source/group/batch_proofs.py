@@ -1,11 +1,11 @@
 """BatchProofs: which of the query's batches are proven, by Spark's calls and by its commit log.
 
-``open_batches`` says what each call proves. While something waits for a batch, and at the end, the
-source also looks into the query's commit log (option ``checkpointLocation``). The log knows of a
-batch before Spark's next trigger, and it is the only proof of the last batch.
+``open_batches`` describes the proofs. While something waits for a batch, and at the end, the source
+also checks the query's commit log (option ``checkpointLocation``). The log has a batch before
+Spark's next trigger, and is the only proof of the last batch.
 
-The planner's thread reports Spark's calls; the pump's thread looks into the log, and takes care of
-a batch that takes too long (:class:`OverdueBatch`).
+The planner's thread reports Spark's calls; the pump's thread checks the log, and handles a batch
+that takes too long (:class:`OverdueBatch`).
 """
 
 from __future__ import annotations
@@ -13,50 +13,33 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafka.structs import TopicPartition
 
-from ...consumer.pump import Pump
 from ...errors import names_of
 from ..checkpoint.commit_log_watch import CommitLogWatch
 from ..plan.catch_up import Share
 from .batches.batch import Batch
 from .batches.open_batches import BatchTime, advice_on_overdue
-from .clients.query_members import QueryMembers
+from .clients.query_part import QueryCore, QueryPart
 from .others.foreign_ranges import ForeignRanges
-from .query_state import QueryState, SharedState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
+from .query_state import SharedState
 
 log = logging.getLogger(__name__)
 
-#: How often an empty batch makes Spark go on, when there is nothing new to read and Spark may not
+#: How often an empty batch keeps Spark going, when there is nothing new to read and Spark may not
 #: have logged the end of a batch yet (async progress tracking logs once a second by default).
 _ASK_FOR_COMMIT_S = 1.0
 
 
-class BatchProofs:
-    """Every call takes the state's lock, and wakes the pump if it proves a batch.
+class BatchProofs(QueryPart):
+    """Every call takes the state's lock, and wakes the pump if it proves a batch."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the batches, and records what is proven.
-    pump : Pump
-        Woken by a proof, because it commits what is proven.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, pump: Pump) -> None:
-        self._options = options
-        self._state = state
-        self._pump = pump
-        self._commit_log = (
-            CommitLogWatch(options.checkpoint_location) if options.checkpoint_location else None
-        )
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
+        location = core.options.checkpoint_location
+        self._commit_log = CommitLogWatch(location) if location else None
         self._asked_at = 0.0
 
     # -- Spark's calls ----------------------------------------------------------------------------
@@ -85,10 +68,7 @@ class BatchProofs:
     def begin_trigger(self, start: dict[str, Any]) -> None:
         """Spark plans the batch after ``start``: this proves the previous one if it is logged.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark goes on from another offset than the end of the batch planned last.
+        Raises KafkaRebalanceError if ``start`` is not the end of the batch planned last.
         """
         with self._state as state:
             batches = state.assignment.batches
@@ -138,7 +118,7 @@ class BatchProofs:
 
     @property
     def have_commit_log(self) -> bool:
-        """Whether the source looks into the query's commit log."""
+        """Whether the source checks the query's commit log."""
         return self._commit_log is not None
 
     def begin(self) -> None:
@@ -147,10 +127,10 @@ class BatchProofs:
             self._commit_log.begin()
 
     def look_if_awaited(self, awaited: bool) -> None:
-        """Look for the batch while a revoke waits for it, or if it is ``awaited`` otherwise.
+        """Check the log while a revoke waits for the batch, or if it is ``awaited`` otherwise.
 
-        Also look while its duration is measured, since Spark's next trigger may be far off, but
-        not in an object store, which charges for look-ups.
+        Also checks while the batch's duration is measured, since Spark's next trigger may be far
+        off, but not in an object store, which charges for look-ups.
         """
         with self._state as state:
             awaited = awaited or state.assignment.waits_for_proof()
@@ -161,12 +141,9 @@ class BatchProofs:
             self.look()
 
     def look(self, wait_s: float | None = None) -> bool:
-        """Look whether the batch planned last is in the commit log, which proves it.
+        """Check whether the commit log has the batch planned last, which proves it.
 
-        Parameters
-        ----------
-        wait_s : float, optional
-            How long to wait for a store's answer; by default a later look picks it up.
+        Waits this long for a store's answer; by default a later call picks it up.
         """
         with self._state as state:
             offset = state.assignment.batches.last_end
@@ -196,44 +173,19 @@ class BatchProofs:
 _PROBE_S = 1.0
 
 
-class OverdueBatch:
-    """What to do and what to log when a batch takes too long.
+class OverdueBatch(QueryPart):
+    """Handles a batch that takes too long; runs on the pump's thread.
 
     If it takes longer than ``maxBatchDurationMs``, the query leaves the group until the batch is
     done, so that others can have its partitions. If a revoke waits for it longer than
-    ``revokeTimeoutMs``, the member has given those partitions up, and the log says once what would
-    help.
-
-    Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows which batch is under way, and records what is given up.
-    members : QueryMembers
-        The members that leave.
-    proofs : BatchProofs
-        May know that the batch is done.
-    foreign_ranges : ForeignRanges
-        While it waits for others, the batch is not being read yet, and its clock does not run.
+    ``revokeTimeoutMs``, the member has given those partitions up, and one log line gives advice.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        proofs: BatchProofs,
-        foreign_ranges: ForeignRanges,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, proofs: BatchProofs, foreign_ranges: ForeignRanges) -> None:
+        super().__init__(core)
         self._proofs = proofs
         self._foreign_ranges = foreign_ranges
-        limit_ms = options.max_batch_duration_ms
+        limit_ms = core.options.max_batch_duration_ms
         self._time = BatchTime(None if limit_ms is None else limit_ms / 1000)
         self._stands_aside = False
         self._advised = False
@@ -262,13 +214,14 @@ class OverdueBatch:
             log.info("group %s: the batch is done; joining again", self._options.group_id)
 
     def advise(self, overdue: Collection[TopicPartition]) -> None:
-        """Log once what would help: these were lost while their revoke waited for the batch."""
+        """Log advice once: these were lost while their revoke waited for the batch."""
         if not self._advised:
             self._advised = True
             advice = advice_on_overdue(overdue, self._proofs.have_commit_log)
             log.warning("group %s: %s", self._options.group_id, advice)
 
     def _is_over(self) -> bool:
+        # While it waits for others, the batch is not being read yet, and its clock does not run.
         waits = self._foreign_ranges.are_awaited
         with self._state as state:
             batch = None if waits else state.assignment.batches.oldest()

@@ -23,18 +23,10 @@ _NO_GAPS: Gaps = {}
 
 @dataclass(frozen=True)
 class BatchState:
-    """What Spark logs of a batch, and what it does not.
+    """The offset that Spark logs for a batch, and the topic ids, which Spark does not log."""
 
-    Attributes
-    ----------
-    offset : StreamOffset
-        Where the batch ends, without the names and numbers that the run gives it.
-    topic_ids : mapping
-        The id of the topic in which each partition it reads was started, where known.
-    """
-
-    offset: StreamOffset
-    topic_ids: Mapping[TopicPartition, UUID]
+    offset: StreamOffset  #: without the names and numbers that the run gives it
+    topic_ids: Mapping[TopicPartition, UUID]  #: in which each was started, where known
 
 
 def state_now(state: SharedState, partitions: Collection[TopicPartition]) -> BatchState:
@@ -65,16 +57,7 @@ def state_of_batch(
 ) -> BatchState:
     """The state of the batch that was handed out, with all that its offset says of the group.
 
-    Parameters
-    ----------
-    state : SharedState
-        With the lock held.
-    offset : StreamOffset
-        The batch's, from :func:`offset_of_positions`.
-    lost : collection of TopicPartition
-        Lost since the previous batch.
-    events : iterable of RebalanceEvent
-        The batch's event rows.
+    ``offset`` comes from :func:`offset_of_positions`; ``lost`` were lost since the batch before.
     """
     reads = {*offset.ranges, *offset.catch_up} if offset.catch_up else offset.ranges
     now = state_now(state, reads)
@@ -97,14 +80,8 @@ def offset_of_positions(
 ) -> StreamOffset:
     """The offset that is being made, with ranges, positions and gaps; it names no members.
 
-    Parameters
-    ----------
-    state : SharedState
-        With the lock held; the positions and gaps count as logged from now on.
-    ranges, catch_up : mapping
-        What the batch reads, live and below the live positions.
-    pending, pending_catch_up : mapping
-        What was unproven before that was handed out.
+    The positions and gaps count as logged from now on. ``pending`` and ``pending_catch_up`` were
+    unproven before the batch was handed out.
     """
     known = state.assignment.marks.log_positions()
     state.assignment.gaps.logged()
@@ -116,25 +93,14 @@ def offset_of_positions(
         catch_up={p: tuple(pieces) for p, pieces in catch_up.items()},
         pending_catch_up={p: tuple(pieces) for p, pieces in pending_catch_up.items()},
         gaps={p: tuple(pieces) for p, pieces in state.assignment.gaps_left().items()},
+        followed=dict(state.own_commits.followed()),
     )
 
 
 class LeftBehind(NamedTuple):
-    """What an abandoned run knew, for the run that continues the query.
+    """The state of an abandoned run, for the run that continues the query."""
 
-    Attributes
-    ----------
-    untold : list of RebalanceEvent
-        The event rows that it had not reported yet.
-    known : dict
-        The position at which each partition was to go on.
-    heard : dict
-        The group's committed offsets: if one is lower now, that log has become shorter.
-    gaps : dict
-        What is still to be read below those positions.
-    """
-
-    untold: list[RebalanceEvent]
-    known: dict[TopicPartition, int]
-    heard: dict[TopicPartition, int]
-    gaps: Gaps
+    untold: list[RebalanceEvent]  #: not reported yet
+    known: dict[TopicPartition, int]  #: the positions at which partitions were to continue
+    heard: dict[TopicPartition, int]  #: committed by the group: a log whose is lower now is shorter
+    gaps: Gaps  #: still to be read below those positions

@@ -1,4 +1,4 @@
-"""CatchUp: what the next batch reads below the live positions (``parallelRebalance=live``).
+"""CatchUp: plans the reads below the live positions (``parallelRebalance=live``).
 
 Used by the planner's thread. ``plan/catch_up`` decides how much is read, lowest offsets first.
 """
@@ -6,7 +6,6 @@ Used by the planner's thread. ``plan/catch_up`` decides how much is read, lowest
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
@@ -16,29 +15,15 @@ from ..plan.catch_up import plan_catch_up, within
 from ..plan.data_loss import DataLoss, LostOfGap
 from ..spark.read_limits import ReadAllAvailable, ReadLimit
 from .batches.batch import NOTHING, CaughtUp
+from .clients.query_part import QueryCore, QueryPart
 from .logs.log_ends import LogEnds
-from .query_state import QueryState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
 
 
-class CatchUp:
-    """Drops from the gaps what retention has deleted, and shares the rest out to the next batch.
+class CatchUp(QueryPart):
+    """Drops deleted offsets from the gaps, and shares the rest out to the next batch."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the gaps, and the pace.
-    log_ends : LogEnds
-        Knows where the logs begin.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, log_ends: LogEnds) -> None:
-        self._options = options
-        self._state = state
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
         self._log_ends = log_ends
 
     def plan(
@@ -48,20 +33,11 @@ class CatchUp:
         loss: DataLoss,
         ends: Mapping[TopicPartition, int],
     ) -> CaughtUp:
-        """Decide what the next batch reads of the gaps; handed out together with the live ranges.
+        """Decide which parts of gaps the next batch reads; handed out with the live ranges.
 
-        Parameters
-        ----------
-        limit : ReadLimit
-            Spark's read limit; ``Once`` reads all.
-        run : AvailableNowRun or None
-            A run with an end reads nothing beyond it.
-        loss : DataLoss
-            Raises an error if retention deleted part of a gap, or warns, and the gap shrinks.
-        ends : Mapping[TopicPartition, int]
-            The end offsets that the live ranges were planned with. A gap can reach beyond the last
-            stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that
-            far would wait for the transaction, with all its live records.
+        ``ends`` are the ends that the live ranges were planned with. A gap can exceed the last
+        stable offset if a ``read_uncommitted`` reader has set it aside: a batch that read that far
+        would wait for the transaction, with all its live records.
         """
         if self._options.catch_up is None:
             return NOTHING

@@ -1,8 +1,8 @@
-"""GroupCommits: commits what is proven to the group, and records what the group acknowledges.
+"""GroupCommits: commits proven offsets to the group, and records its acknowledgements.
 
-A member commits in the background (``commit_processed``). This class decides what to commit, notes
-what the coordinator has acknowledged, and at the end waits for the rest. Everything runs on the
-pump's thread unless it says otherwise.
+A member commits in the background (``commit_processed``). This class decides which offsets to
+commit, records those that the coordinator has acknowledged, and at the end waits for the rest.
+Everything runs on the pump's thread unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -10,64 +10,32 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ...consumer.pump import Pump
 from ...errors import PartitionsLostError, names_of
 from .batch_proofs import BatchProofs
-from .clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from .clients.query_members import LOOKUP_TIMEOUT_MS
+from .clients.query_part import QueryCore, QueryPart
 from .logs.deletion_watch import DeletionWatch
-from .query_state import QueryState
-
-if TYPE_CHECKING:
-    from ..options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-#: Spark does not wait for stop(); the session timeout settles whatever stop() leaves undone. The
-#: caller of ``stop_gracefully`` does wait, and can grant more time.
+#: Spark does not wait for stop(); the session timeout settles the rest. The caller of
+#: ``stop_gracefully`` does wait, and can grant more time.
 STOP_TIMEOUT_S = 3.0
 
-#: How often to look for an acknowledgement, which takes 3 to 8 ms.
+#: How often to check for an acknowledgement, which takes 3 to 8 ms.
 _LOOK_EVERY_S = 0.005
 
 
-class GroupCommits:
-    """Gives each member the proven offsets of the partitions that it owns.
+class GroupCommits(QueryPart):
+    """Gives each member the proven offsets of the partitions that it owns."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is proven, and records what is acknowledged.
-    members : QueryMembers
-        Each commits what it owns.
-    pump : Pump
-        :meth:`finish` keeps its deadline; its failure ends a wait.
-    proofs : BatchProofs
-        May prove the last batch at the end.
-    deletions : DeletionWatch
-        Partitions that it doubts are not committed.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        pump: Pump,
-        proofs: BatchProofs,
-        deletions: DeletionWatch,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore, proofs: BatchProofs, deletions: DeletionWatch) -> None:
+        super().__init__(core)
         self._proofs = proofs
         self._deletions = deletions
 
@@ -84,9 +52,9 @@ class GroupCommits:
             return sorted(state.assignment.commits.uncommitted())
 
     def wait_until_acknowledged(self) -> None:
-        """Wait until the group has what is proven, or the time is up; for a run that ends now.
+        """Wait until the group has all proven offsets, or the time is up; for a run that ends now.
 
-        Raises what ended the membership: a commit refused after this would only be logged.
+        Raises the error that ended the membership: a later refusal would only be logged.
         """
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -144,11 +112,11 @@ class GroupCommits:
         return client.topic_ids(topics)
 
     def commit(self) -> bool:
-        """Note what is acknowledged, commit the rest; returns whether anything was open before."""
+        """Record acknowledgements, commit the rest; returns whether anything was open before."""
         doubtful = self._deletions.in_doubt
         with self._state as state:
             open_before = state.assignment.commits.by_member()
-        # First, or everything acknowledged since the last look would be committed again.
+        # First, or everything acknowledged since the last call would be committed again.
         for index, behind in open_before.items():
             self._note_acknowledged(index, behind.keys() - doubtful)
         with self._state as state:
@@ -171,7 +139,7 @@ class GroupCommits:
         return bool(open_before)
 
     def finish(self) -> None:
-        """The commits of stop(): those of the last batch if the commit log has it, then drain."""
+        """Commit at stop(), the last batch too if the commit log has it, then drain."""
         self.commit()
         # Half of the time, so that the commit and leaving the group still have their turn.
         if self._proofs.look(wait_s=self._left_to_leave_s()):
@@ -186,7 +154,7 @@ class GroupCommits:
         self._ask_for_the_rest()
 
     def _note_acknowledged(self, index: int, partitions: Collection[TopicPartition]) -> None:
-        """Record what the coordinator has acknowledged to this member so far."""
+        """Record the offsets that the coordinator has acknowledged to this member so far."""
         member = self._members[index]
         with self._state as state:
             if self._options.catch_up is not None:
@@ -205,7 +173,7 @@ class GroupCommits:
         return min(self._pump.left_s(), STOP_TIMEOUT_S) / 2
 
     def _ask_for_the_rest(self) -> None:
-        """Ask for the committed offsets: the group may have what it did not acknowledge to us.
+        """Request the committed offsets: the group may have commits not acknowledged to us.
 
         Either the answer was lost, or the partition was, and its next owner has committed as much.
         """

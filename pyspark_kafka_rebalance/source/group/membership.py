@@ -6,8 +6,8 @@
       end offsets  ─────────────────────────────────────────────────►  (partition leaders)
 
 The pump drives only the coordinator and the revocation lists: the members never fetch and keep no
-positions. It applies what it learns under the lock. The planner decides what to hand out under the
-same lock, after all I/O, so that a release and a new range can never cross.
+positions. It applies the results under the lock. The planner records ranges under the same lock,
+after all I/O, so that a release and a new range can never cross.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from .batches.batch import NOTHING, CaughtUp
 from .catch_up import CatchUp
 from .clients.query_member import QueryMember
 from .clients.query_members import QueryMembers, partitions_of
+from .clients.query_part import QueryCore
 from .group_commits import STOP_TIMEOUT_S, GroupCommits
 from .logs.deletion_watch import DeletionWatch
 from .logs.log_ends import LogEnds
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The pump looks at every member this often (1 % of a core). While something waits for an
+#: The pump polls every member this often (1 % of a core). While something waits for an
 #: acknowledgement, which takes 3 to 8 ms, it uses the eager tick.
 _TICK_S = 0.02
 _EAGER_TICK_S = 0.005
@@ -71,35 +72,8 @@ _LOG_POSITIONS_AFTER_S = 1.0
 class QueryMembership:
     """The ``readers`` members of one query run.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The source's options.
-    client_id : str
-        Prefix of the members' client ids: the run's name.
-    identity : QueryIdentity, optional
-        The query, which outlives the run; by default a new one.
-
-    Attributes
-    ----------
-    joining : Joining
-        Waits for the members.
-    proofs : BatchProofs
-        Decides from Spark's calls which batches are proven.
-    commits : GroupCommits
-        Commits what is proven to the group.
-    log_ends : LogEnds
-        Knows where the logs end.
-    record_times : RecordTimes
-        Looks up the records' timestamps.
-    deletions : DeletionWatch
-        Finds deleted partitions.
-    coverage : Coverage
-        Finds what a run with an end would leave unread.
-    foreign_ranges : ForeignRanges
-        Finds what others deliver of a batch.
-    catch_up : CatchUp
-        Plans what to read below the live positions, with ``parallelRebalance=live``.
+    ``client_id`` is the prefix of their client ids, the run's name. The identity is the query's,
+    which outlives the run; by default a new one.
     """
 
     def __init__(
@@ -122,24 +96,19 @@ class QueryMembership:
             options, OwnCommits(identity, client_id, options.follows_checkpoint, in_order)
         )
         self._members = QueryMembers(options, client_id, self._state, self._pump)
-        self._known_to_group = KnownToGroup(options, self._state, self._members, self._pump)
-        self.joining = Joining(options, self._state, self._members, self._pump)
-        self.log_ends = LogEnds(options, self._members, self._pump)
-        self.record_times = RecordTimes(options, self._state, self._members, self.log_ends)
-        self.deletions = DeletionWatch(options, self._state, self._members)
-        self._start_lookup = StartLookup(
-            options, self._state, self._members, self.deletions, identity, self.joining
-        )
-        self.coverage = Coverage(options, self._state, self._members, self.log_ends, self._pump)
-        self.foreign_ranges = ForeignRanges(options, self._state, self._members, self._pump)
-        self.catch_up = CatchUp(options, self._state, self.log_ends)
-        self.proofs = BatchProofs(options, self._state, self._pump)
-        self.commits = GroupCommits(
-            options, self._state, self._members, self._pump, self.proofs, self.deletions
-        )
-        self._overdue_batch = OverdueBatch(
-            options, self._state, self._members, self.proofs, self.foreign_ranges
-        )
+        self._core = core = QueryCore(options, self._state, self._members, self._pump)
+        self._known_to_group = KnownToGroup(core)
+        self.joining = Joining(core)
+        self.log_ends = LogEnds(core)
+        self.record_times = RecordTimes(core, self.log_ends)
+        self.deletions = DeletionWatch(core)
+        self._start_lookup = StartLookup(core, self.deletions, identity, self.joining)
+        self.coverage = Coverage(core, self.log_ends)
+        self.foreign_ranges = ForeignRanges(core)
+        self.catch_up = CatchUp(core, self.log_ends)
+        self.proofs = BatchProofs(core)
+        self.commits = GroupCommits(core, self.proofs, self.deletions)
+        self._overdue_batch = OverdueBatch(core, self.proofs, self.foreign_ranges)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -158,9 +127,9 @@ class QueryMembership:
         self._pump.leave(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Commit what is proven, leave the group, close; idempotent, at most ``timeout_s``.
+        """Commit proven offsets, leave the group, close; idempotent, at most ``timeout_s``.
 
-        ``commits.uncommitted()`` then returns what it could not commit.
+        ``commits.uncommitted()`` then returns the partitions that it could not commit.
         """
         if not self._pump.stop(timeout_s):
             log.warning("group %s: stopped without leaving in time", self._options.group_id)
@@ -177,7 +146,7 @@ class QueryMembership:
             )
 
     def go_on(self, before: LeftBehind) -> None:
-        """Take over what the previous members knew; call after :meth:`restore`."""
+        """Take over the previous members' state; call after :meth:`restore`."""
         with self._state as state:
             state.assignment.begin_after(before.untold)
             state.assignment.commits.acknowledge(before.heard)
@@ -213,18 +182,8 @@ class QueryMembership:
     ) -> None:
         """Spark reruns a batch of its log, before the members join.
 
-        Parameters
-        ----------
-        proven : Mapping[TopicPartition, int]
-            Positions after the batches before it.
-        ranges : Mapping[TopicPartition, OffsetRange]
-            What it reads.
-        end : dict
-            The offset where it ends.
-        imported : collection of TopicPartition
-            The ``imported`` field of that offset.
-        catch_up, gaps : mapping
-            What it reads below the live positions, and what is left there after it.
+        It starts at the ``proven`` positions, reads ``ranges`` and ``catch_up``, and leaves
+        ``gaps``. ``end`` is the offset where it ends, ``imported`` the field of that offset.
         """
         with self._state as state:
             state.starts.resume(imported)
@@ -233,9 +192,14 @@ class QueryMembership:
             state.assignment.batches.resume(end)
         self._look_for_absent()
 
+    def follow(self, followed: Mapping[TopicPartition, str]) -> None:
+        """Take over ``StreamOffset.followed``; call it before the positions are taken over."""
+        with self._state as state:
+            state.own_commits.restore(followed)
+
     def _look_for_absent(self) -> None:
         self._is_restored = True
-        self._pump.wake()  # look before anything is created anew under a deleted one's name
+        self._pump.wake()  # check before a topic is created again under a deleted one's name
 
     def initial_partitions(self) -> frozenset[TopicPartition]:
         """``StreamOffset.initial`` for a batch without ranges; may wait for the members."""
@@ -255,13 +219,8 @@ class QueryMembership:
         """Whether a batch without records is due, to log where partitions start.
 
         Spark's log must have the start before the first record is read, because the group can
-        forget it. The same holds for gaps that changed because records are gone from Kafka, or
-        because another query has read some.
-
-        Parameters
-        ----------
-        at_once : bool
-            Whether there is no later trigger.
+        lose it. The same holds for gaps that changed because Kafka deleted records, or because
+        another query has read some. ``at_once``: there is no later trigger.
         """
         quiet = at_once or self._state.unchanged_s() >= _LOG_POSITIONS_AFTER_S
         with self._state as state:
@@ -279,7 +238,7 @@ class QueryMembership:
         return self._state.unpositioned()
 
     def wait_for_change(self, seconds: float = _TICK_S) -> None:
-        """Wait a moment for the group or for new metadata; raises what ended the membership."""
+        """Wait a moment for the group or new metadata; raises the membership's error."""
         self._members.client().request_metadata()
         self._pump.wait(seconds)
         self.raise_failure()
@@ -295,13 +254,7 @@ class QueryMembership:
     ) -> BatchState | None:
         """The last step of planning, under the lock: record the ranges that are still certain.
 
-        With ``maxTaskIdleMs`` all or none of them.
-
-        Returns
-        -------
-        BatchState or None
-            The batch's ranges, what it reads of gaps, its event rows, and the state of the group;
-            None if nothing is worth a batch.
+        With ``maxTaskIdleMs`` all or none of them. None if nothing is worth a batch.
         """
         with self._state as state:
             assignment = state.assignment
@@ -341,7 +294,7 @@ class QueryMembership:
             cluster = self._members.cluster_of(0)
             there = partitions_of(self._options, cluster)
             state.starts.found(there, cluster.topic_ids({p.topic for p in there}))
-        first_ends = FirstEnds(self._options, self._state, cluster)
+        first_ends = FirstEnds(self._core)
         self._members.build_others()
         first_ends.note()
         self._members.are_built()
@@ -377,7 +330,7 @@ class QueryMembership:
         return _EAGER_TICK_S if waiting or self._is_settling() else _TICK_S
 
     def _apply(self, index: int, member: QueryMember) -> None:
-        """Poll one member and apply what happened to it."""
+        """Poll one member and apply the result."""
         result = member.poll_membership()
         with self._state as state:
             assignment = state.assignment
@@ -404,11 +357,11 @@ class QueryMembership:
             ends = self.log_ends.told() if result.revoked else {}
             assignment.complete_revoke(index, result.revoked, ends)
             assignment.assign(index, member.generation, result.assigned)
-            if self._options.partitions is not None:  # nobody else has committed any of them
+            if self._options.partitions is not None:  # no other client has committed any of them
                 anew = state.starts.are_created_anew(result.assigned)
                 assignment.partitions.created_while_owned(anew)
             state.starts.assigned(result.assigned)
-            if self._options.event_time is not None:  # or nobody takes them
+            if self._options.event_time is not None:  # otherwise nothing takes them
                 state.gained |= result.assigned
             if state.generations[index : index + 1] != (member.generation,):
                 state.generations = tuple(m.generation for m in self._members)

@@ -3,10 +3,10 @@
 The locks of a planner process, from the outermost to the innermost. A thread that holds one takes
 only those below it, and holds none of them over I/O::
 
-    QueryState             all of SharedState: what is owned, planned, proven; where to start
-      a member's hand-outs   what of it may be committed (progress/hand_outs.py)
+    QueryState             all of SharedState: ownership, plans, proofs, starts
+      a member's hand-outs   which offsets may be committed (progress/hand_outs.py)
         its membership         its generation and its losses (membership/group_membership.py)
-          its commits            what waits for the broker's answer (commits/commit_loop.py)
+          its commits            unanswered commits (commits/commit_loop.py)
 
 Three calls to members are made under the lock of the state: whether they may hand out (the lease),
 which commits are acknowledged, and forgetting commits. None of them blocks. Members never call
@@ -18,7 +18,6 @@ event of the pump.
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
@@ -37,48 +36,27 @@ if TYPE_CHECKING:
 
 
 class SharedState:
-    """The state under the lock: a function that takes it is called with the lock held.
-
-    Attributes
-    ----------
-    assignment : QueryAssignment
-        What is owned, how far each partition has been read, and the batches that are not proven.
-    starts : Starts
-        What is known of where partitions start.
-    generations : tuple of int
-        Each member's generation, in reader order; empty before the first has joined.
-    moves : dict
-        Positions to continue from after data loss, until the pump has moved the partitions.
-    deleted : dict
-        Partitions found deleted, and how far each was read, until the planner has taken them.
-    pace : CatchUpPace
-        How much of the gaps a batch reads.
-    gone_elsewhere : set
-        Partitions that were deleted while this query did not own them, until the planner has taken
-        them.
-    last_change : LastChange
-        When the group, or what is known of the partitions, last changed.
-    gained : set
-        Partitions assigned since the planner last asked what to wait for (``AwaitedPartitions``);
-        empty without ``maxTaskIdleMs``.
-    own_commits : OwnCommits
-        Which of the group's commits are this query's own.
-    """
+    """The state under the lock: a function that takes it is called with the lock held."""
 
     def __init__(self, options: SourceOptions, own_commits: OwnCommits) -> None:
         self.own_commits = own_commits
         self.assignment = QueryAssignment(options.include_rebalance_events)
         self.starts = Starts(options)
+        #: Of each member, in reader order; empty before the first has joined.
         self.generations: tuple[int, ...] = ()
+        #: Positions to continue from after data loss, until the pump has moved the partitions.
         self.moves: dict[TopicPartition, int] = {}
+        #: Found deleted, and how far each was read, until the planner has taken them.
         self.deleted: dict[TopicPartition, int | None] = {}
-        self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
+        #: Deleted while this query did not own them; likewise.
         self.gone_elsewhere: set[TopicPartition] = set()
+        self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
         self.last_change = LastChange()
+        #: Assigned since ``AwaitedPartitions`` last asked; empty without ``maxTaskIdleMs``.
         self.gained: set[TopicPartition] = set()
 
     def seen(self, partition: TopicPartition, commit: GroupCommit) -> Remaining:
-        """What is left of the partition for this query, as of this commit."""
+        """The partition's remaining offsets for this query, as of this commit."""
         proven = self.assignment.marks.positions().get(partition)
         gaps = self.assignment.gaps.unproven(partition)
         return self.own_commits.seen(partition, commit, proven, gaps)
@@ -87,15 +65,8 @@ class SharedState:
 class QueryState:
     """Use it as a context: ``with state as shared: shared.assignment.partitions.plannable()``.
 
-    The lock is held only for decisions, never over I/O. The planner decides and records what it
-    hands out in one such block, so that a release and a new range cannot cross.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    own_commits : OwnCommits, optional
-        By default those of a new query.
+    The lock is held only for decisions, never over I/O. The planner decides and records its ranges
+    in one such block, so that a release and a new range cannot cross.
     """
 
     def __init__(self, options: SourceOptions, own_commits: OwnCommits | None = None) -> None:
@@ -106,12 +77,7 @@ class QueryState:
         self._lock.acquire()
         return self._shared
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()
 
     def unchanged_s(self) -> float:
@@ -129,11 +95,8 @@ class QueryState:
     def a_revoke_waits_for_a_batch(self, release_unread: bool = False) -> bool:
         """Whether nothing can settle before the next batch, because a revoke waits for a batch.
 
-        Parameters
-        ----------
-        release_unread : bool
-            Whether to release first the partitions that this process has not read. This happens
-            under the same lock: a revoke requested in between would seem to wait.
+        ``release_unread`` releases first the partitions that this process has not read. This
+        happens under the same lock: a revoke requested in between would seem to wait.
         """
         with self as state:
             if release_unread:

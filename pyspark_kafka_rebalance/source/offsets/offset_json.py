@@ -15,6 +15,9 @@ stands after the batch. What else there is has a name of its own, which no topic
                    "run": "kafka_deferred-1f0c", "warm_up": 3,
                    "query": "90a1c3e5f7b2d4e6", "batch": 17}}}
 
+``state`` may also have ``followed``, the set-backs of the group to a restored checkpoint that the
+query has followed: partitions by the token of the last one, ``{"5d0f33c1": {"orders": [0]}}``.
+
 ``read`` is how many offsets the batch reads, up to the position, here [100, 250): a list for each
 run of consecutive partitions, by the number of the first one.
 
@@ -87,14 +90,14 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 _STATE = (
     *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
-    *("query", "batch", "group", "first_ends"),
+    *("query", "batch", "group", "first_ends", "followed"),
 )
 
 
 def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
     """Return the offset as nested JSON values, with the keys in their fixed order."""
     if offset.built_in:
-        return _by_topic(offset.others)
+        return by_topic(offset.others)
     state: dict[str, Any] = {}
     if offset.members:
         state["members"] = [
@@ -122,7 +125,9 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
     if offset.group is not None:
         state["group"] = offset.group
     if offset.first_ends:
-        state["first_ends"] = _by_topic(offset.first_ends)
+        state["first_ends"] = by_topic(offset.first_ends)
+    if offset.followed:
+        state["followed"] = _followed_to_json(offset.followed)
     positions, read = _live_to_json(offset)
     ours = {
         "version": VERSION,
@@ -161,6 +166,14 @@ def _live_to_json(offset: StreamOffset) -> tuple[dict[str, Any], dict[str, Any]]
     return top, read
 
 
+def _followed_to_json(followed: Mapping[TopicPartition, str]) -> dict[str, dict[str, list[int]]]:
+    """By token: one set-back mostly concerns many partitions."""
+    by_token: dict[str, list[TopicPartition]] = {}
+    for partition, token in followed.items():
+        by_token.setdefault(token, []).append(partition)
+    return {token: _numbers(by_token[token]) for token in sorted(by_token)}
+
+
 def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str, list[int]]]:
     return {
         topic: {str(p.partition): [(handed := ranges[p]).start, handed.end] for p in partitions}
@@ -171,10 +184,11 @@ def _bounds(ranges: Mapping[TopicPartition, OffsetRange]) -> dict[str, dict[str,
 def _pieces(
     pieces: Mapping[TopicPartition, Iterable[Gap | OffsetRange]],
 ) -> dict[str, dict[str, list[list[int]]]]:
-    return _by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
+    return by_topic({p: [[one.start, one.end] for one in found] for p, found in pieces.items()})
 
 
-def _by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+def by_topic(values: Mapping[TopicPartition, Any]) -> dict[str, dict[str, Any]]:
+    """Nest the values by topic and partition, each sorted, as Spark's own source does."""
     return {
         topic: {str(p.partition): values[p] for p in partitions}
         for topic, partitions in _of_topics(values)
@@ -195,10 +209,7 @@ def _of_topics(
 def parse_offset(value: Any) -> StreamOffset:
     """Parse a result of :func:`offset_to_json`, after any number of round trips through JSON.
 
-    Raises
-    ------
-    OffsetFormatError
-        Names the field that is malformed, or the version.
+    Raises OffsetFormatError; names the field that is malformed, or the version.
     """
     if (of_built_in := parse_built_in(value)) is not None:
         return StreamOffset(others=of_built_in, imported=frozenset(of_built_in), built_in=True)
@@ -245,6 +256,7 @@ def parse_offset(value: Any) -> StreamOffset:
         batch=batch,
         group=group,
         first_ends=dict(_positions({"first_ends": {}, **state}, "first_ends")),
+        followed=_followed(state.get("followed", {})),
     )
     _check(offset)
     return offset
@@ -403,6 +415,12 @@ def _partitions(by_topic: Any, name: str) -> frozenset[TopicPartition]:
         valid = isinstance(numbers, list) and all(_is_number(n, INT_MAX) for n in numbers)
         _require(valid, f"{name}.{topic}", numbers)
     return frozenset(TopicPartition(t, n) for t, numbers in by_topic.items() for n in numbers)
+
+
+def _followed(by_token: Any) -> dict[TopicPartition, str]:
+    name = "state.followed"
+    _require(isinstance(by_token, dict), name, by_token)
+    return {p: token for token, found in by_token.items() for p in _partitions(found, name)}
 
 
 def _member(value: Any) -> MemberState:

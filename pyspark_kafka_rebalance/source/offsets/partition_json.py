@@ -29,21 +29,8 @@ def parse_numbers(
 ) -> dict[TopicPartition, int]:
     """Parse a number for each partition: ``{"orders":{"0":23}}``.
 
-    Parameters
-    ----------
-    text : str
-        The option's value.
-    subscribes : Callable[[str], bool]
-        Whether the query subscribes to a topic of this name.
-    lowest : int
-        The smallest number allowed; the largest is that of a Java long.
-    what : str
-        What the numbers are, for the error.
-
-    Raises
-    ------
-    ValueError
-        Says what is wrong.
+    The smallest number allowed is ``lowest``, the largest that of a Java long. ``what`` the numbers
+    are is for the error. Raises ValueError; says what is wrong.
     """
     from kafka.structs import TopicPartition  # late: few queries name partitions
 
@@ -66,10 +53,7 @@ def parse_numbers(
 def parse_partitions(text: str) -> tuple[TopicPartition, ...]:
     """Parse lists of partitions: ``{"orders":[0,2]}``, in order and without duplicates.
 
-    Raises
-    ------
-    ValueError
-        Says what is wrong.
+    Raises ValueError; says what is wrong.
     """
     from kafka.structs import TopicPartition
 

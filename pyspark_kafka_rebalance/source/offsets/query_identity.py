@@ -21,19 +21,12 @@ class QueryIdentity:
     """The id of one query, and the number of the batch that it planned last.
 
     The planner's thread changes it. Other threads may read it.
-
-    Attributes
-    ----------
-    batch : int
-        The number of the batch planned last; 0 before the first.
-    restored : int
-        That number by the checkpoint with which this process started.
     """
 
     def __init__(self) -> None:
         self._id: str | None = None
-        self.batch = 0
-        self.restored = 0
+        self.batch = 0  #: the number of the batch planned last; 0 before the first
+        self.restored = 0  #: that number by the checkpoint with which this process started
 
     @property
     def id(self) -> str:

@@ -38,69 +38,35 @@ class RebalanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """All positions after one batch, and the ranges that the batch reads.
-
-    Attributes
-    ----------
-    ranges : Mapping[TopicPartition, OffsetRange]
-        The ranges that the batch reads.
-    pending : Mapping[TopicPartition, OffsetRange]
-        The ranges of earlier, unproven batches: after a kill, Spark may have forgotten them (async
-        progress tracking), and then runs this batch from an offset before them.
-    others : Mapping[TopicPartition, int]
-        Next offsets of all other partitions that the query has owned, in neither ``ranges`` nor
-        ``pending``: up to where Spark has committed them.
-    members : tuple of MemberState
-        The query's members, in reader order.
-    revoking, lost : frozenset of TopicPartition
-        Partitions whose revoke was requested, and partitions that the query no longer owned, when
-        the batch was planned; with a range here or without.
-    events : tuple of RebalanceEvent
-        The rows of ``includeRebalanceEvents``, in the order in which they happened.
-    run : str or None
-        The run that planned the batch: the prefix of its members' client ids.
-    warm_up : int or None
-        Not None for a batch without ranges that only opens connections. The number makes its offset
-        differ from the previous one.
-    initial : frozenset of TopicPartition or None
-        In a batch without ranges, while the query has read nothing: the partitions that start as
-        ``startingOffsets`` says, which are those that the query found when it first started. All
-        others are new since. None with ranges: then every partition that neither Spark nor the
-        group knows is new.
-    first_ends : Mapping[TopicPartition, int]
-        With ``initial``: where the logs of those partitions ended when the query first started, if
-        it is to start at their ends and has no position in them yet.
-    imported : frozenset of TopicPartition
-        Partitions whose positions are still those of Spark's own source. That source has no group,
-        so what this group has committed for them is ignored.
-    catch_up : Mapping[TopicPartition, tuple of OffsetRange]
-        What the batch reads below the live positions (KIP-333), in order.
-    pending_catch_up : Mapping[TopicPartition, tuple of Gap]
-        What earlier, unproven batches read there, like ``pending``.
-    gaps : Mapping[TopicPartition, tuple of Gap]
-        What is left there after the batch.
-    built_in : bool
-        Whether Spark's own source made the offset.
-    query : str or None
-        The id of the query that planned the batch (``QueryIdentity``). None if an older release, or
-        Spark's own source, made the offset.
-    batch : int or None
-        That query's number of the batch; it only grows.
-    group : str or None
-        The query's group, if ``groupIdPrefix`` names it; for those who read the progress.
-    """
+    """All positions after one batch, and the ranges that the batch reads."""
 
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    #: The ranges of earlier, unproven batches: after a kill, Spark may have forgotten them (async
+    #: progress tracking), and then runs this batch from an offset before them.
     pending: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict, hash=False)
+    #: Next offsets of all other partitions that the query has owned: up to where Spark has
+    #: committed them.
     others: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
-    members: tuple[MemberState, ...] = ()
+    members: tuple[MemberState, ...] = ()  #: in reader order
+    #: Partitions whose revoke was requested, and partitions that the query no longer owned, when
+    #: the batch was planned; with a range here or without.
     revoking: frozenset[TopicPartition] = frozenset()
     lost: frozenset[TopicPartition] = frozenset()
-    events: tuple[RebalanceEvent, ...] = ()
-    run: str | None = None
+    events: tuple[RebalanceEvent, ...] = ()  #: in the order in which they happened
+    run: str | None = None  #: that planned the batch: the prefix of its members' client ids
+    #: Not None for a batch without ranges that only opens connections. The number makes its offset
+    #: differ from the previous one.
     warm_up: int | None = None
+    #: In a batch without ranges, while the query has read nothing: the partitions that start as
+    #: ``startingOffsets`` says, which are those that the query found when it first started. All
+    #: others are new since. None with ranges: then every partition that neither Spark nor the
+    #: group knows is new.
     initial: frozenset[TopicPartition] | None = None
+    #: Partitions whose positions are still those of Spark's own source. That source has no group,
+    #: so what this group has committed for them is ignored.
     imported: frozenset[TopicPartition] = frozenset()
+    #: What the batch reads below the live positions (KIP-333), what earlier, unproven batches read
+    #: there, and what is left there after the batch; each in order.
     catch_up: Mapping[TopicPartition, tuple[OffsetRange, ...]] = field(
         default_factory=dict, hash=False
     )
@@ -108,11 +74,19 @@ class StreamOffset:
         default_factory=dict, hash=False
     )
     gaps: Mapping[TopicPartition, tuple[Gap, ...]] = field(default_factory=dict, hash=False)
-    built_in: bool = False
+    built_in: bool = False  #: whether Spark's own source made the offset
+    #: The id of the query that planned the batch (``QueryIdentity``). None if an older release, or
+    #: Spark's own source, made the offset.
     query: str | None = None
-    batch: int | None = None
+    batch: int | None = None  #: that query's number of the batch; it only grows
+    #: The query's group, if ``groupIdPrefix`` names it; for those who read the progress.
     group: str | None = None
+    #: With ``initial``: where the logs of those partitions ended when the query first started, if
+    #: it is to start at their ends and has no position in them yet.
     first_ends: Mapping[TopicPartition, int] = field(default_factory=dict, hash=False)
+    #: Of partitions on which the group was set back to a restored checkpoint: the token of the last
+    #: set-back that the query has followed (``consumer/offsets/set_backs.py``).
+    followed: Mapping[TopicPartition, str] = field(default_factory=dict, hash=False)
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next live offset of every partition that this offset knows."""
@@ -120,6 +94,18 @@ class StreamOffset:
             **self.others,
             **{p: r.end for p, r in self.pending.items()},
             **{p: r.end for p, r in self.ranges.items()},
+        }
+
+    def positions_before(self, later: StreamOffset) -> dict[TopicPartition, int]:
+        """As :meth:`positions`, without those that had to be set back since, by the later offset.
+
+        There the later batches read from a lower position on.
+        """
+        positions = self.positions()
+        if self.followed == later.followed:
+            return positions
+        return {
+            p: at for p, at in positions.items() if self.followed.get(p) == later.followed.get(p)
         }
 
     def lowest_positions(self) -> dict[TopicPartition, int]:
@@ -153,7 +139,7 @@ class StreamOffset:
         if not self.pending_catch_up:
             return self.catch_up
         read = {p: list(pieces) for p, pieces in self.catch_up.items()}
-        known = start.positions()
+        known = start.positions_before(self)
         for partition, pieces in self.pending_catch_up.items():
             unread = Remaining.of(start.gaps.get(partition, ()), known.get(partition, 0))
             read.setdefault(partition, []).extend(
@@ -180,7 +166,7 @@ class StreamOffset:
             return self._after_built_in(start)
         if not self.pending:
             return self.ranges
-        known, ranges = start.positions(), dict(self.ranges)
+        known, ranges = start.positions_before(self), dict(self.ranges)
         for partition, pending in self.pending.items():
             begin = max(pending.start, known.get(partition, pending.start))
             own = ranges.get(partition)

@@ -24,18 +24,10 @@ _OFFSETS = integer(0, LONG_MAX)
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """How far behind a partition may start and still be read in order.
+    """How far behind a partition may start and still be read in order; one of the two is set."""
 
-    Attributes
-    ----------
-    offsets : int or None
-        Maximum number of offsets from its position to the end of its log,
-    age_ms : int or None
-        or maximum age of its next record; exactly one of the two is set.
-    """
-
-    offsets: int | None = None
-    age_ms: int | None = None
+    offsets: int | None = None  #: from its position to the end of its log
+    age_ms: int | None = None  #: of its next record
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
@@ -48,12 +40,7 @@ class Threshold:
     def is_exceeded(self, position: int, end: int, old_at: Container[int] = ()) -> bool:
         """Whether the partition is further behind than this.
 
-        Parameters
-        ----------
-        position, end : int
-            Its next offset, and the end of its log.
-        old_at : container of int, optional
-            With ``age_ms``, positions whose next record is older.
+        With ``age_ms``, the next records of the positions in ``old_at`` are older.
         """
         if position >= end:
             return False
@@ -64,31 +51,19 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class CatchUpOptions:
-    """How a query reads the backlog that its partitions start with.
+    """How a query reads the backlog that its partitions start with."""
 
-    Attributes
-    ----------
-    threshold : Threshold
-        The backlog of a partition further behind than this is set aside, and caught up alongside
-        the live records.
-    batch_ms : int
-        Target duration of a batch while catching up,
-    max_offsets_per_trigger : int or None
-        unless this fixes the maximum number of offsets to catch up in each batch.
-    """
-
+    #: The backlog of a partition further behind than this is set aside, and caught up alongside
+    #: the live records.
     threshold: Threshold = Threshold(offsets=10_000)
-    batch_ms: int = 1_000
-    max_offsets_per_trigger: int | None = None
+    batch_ms: int = 1_000  #: target duration of a batch while catching up, unless the next is set
+    max_offsets_per_trigger: int | None = None  #: to catch up in each batch
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> CatchUpOptions | None:
         """Parse the options, keyed by lower-case name; None without ``live``.
 
-        Raises
-        ------
-        OptionError
-            A value is bad, or an option is given that only ``live`` uses.
+        Raises OptionError if a value is bad, or an option is given that only ``live`` uses.
         """
         mode = parse_value(MODE, given.get(MODE.lower(), _ORDERED), one_of(_ORDERED, _LIVE))
         if mode != _LIVE:

@@ -29,28 +29,14 @@ _ALLOWED = 'latest, or JSON like {"orders":{"0":50,"1":-1}} with -1 for latest'
 
 @dataclass(frozen=True, slots=True)
 class EndingOffsets:
-    """Where partitions end in a batch read, exclusive.
+    """Where partitions end in a batch read, exclusive."""
 
-    Attributes
-    ----------
-    everywhere : End or None
-        Where partitions end that are not named; None if all must be named.
-    named : Mapping[TopicPartition, End]
-        Where partitions end that the JSON names.
-    """
-
-    everywhere: End | None = "latest"
+    everywhere: End | None = "latest"  #: where those end that are not named; None: all must be
     named: Mapping[TopicPartition, End] = field(default_factory=dict, hash=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], subscribes: Callable[[str], bool]) -> EndingOffsets:
-        """Parse the ending options; see :meth:`StartingOffsets.parse`.
-
-        Raises
-        ------
-        OptionError
-            A value is not allowed.
-        """
+        """Parse the ending options; see :meth:`StartingOffsets.parse`."""
         if (text := given.get("endingtimestamp")) is not None:
             return cls(AtTimestamp(parse_value("endingTimestamp", text, TIMESTAMP_MS), True))
         if (text := given.get("endingoffsetsbytimestamp")) is not None:

@@ -20,28 +20,19 @@ _IDLE = ValueType(integer(_OFF, LONG_MAX).parse, f"-1, or a whole number from 0 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeOptions:
-    """How a query reads its partitions in the order of their records' timestamps.
+    """How a query reads its partitions in the order of their records' timestamps."""
 
-    Attributes
-    ----------
-    max_idle_ms : int
-        How long a partition without records holds the others back, counted from the broker's answer
-        that it has none. 0: no longer than until that answer.
-    max_drift_ms : int
-        How far a batch may read past the lowest timestamp that it leaves unread.
-    """
-
+    #: How long a partition without records holds the others back, counted from the broker's answer
+    #: that it has none. 0: no longer than until that answer.
     max_idle_ms: int
+    #: How far a batch may read past the lowest timestamp that it leaves unread.
     max_drift_ms: int = 0
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> EventTimeOptions | None:
         """Parse the options, keyed by lower-case name; None if timestamps do not order the reads.
 
-        Raises
-        ------
-        OptionError
-            A value is bad, or a drift is given without ``maxTaskIdleMs``.
+        Raises OptionError if a value is bad, or a drift is given without ``maxTaskIdleMs``.
         """
         max_idle_ms = parse_value(_IDLE_MS, given.get(_IDLE_MS.lower(), str(_OFF)), _IDLE)
         drift = given.get(_DRIFT.lower())

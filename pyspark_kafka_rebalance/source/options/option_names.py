@@ -1,8 +1,8 @@
 """The names of the source's options: which it has, which have no effect, which are refused. Pure.
 
 Spark's own source ignores every option that it does not know. Here one warning for each ``load()``
-names what has no effect, with the reason; a name that is a misspelt option is refused, since
-whoever wrote it relies on what it says.
+names the options without effect, with the reason. A misspelt option is refused, since its user
+relies on it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...settings.values import REDACTED
 
 KAFKA = "kafka."
 
-#: Known options that are refused, with what to use instead or why.
+#: Known options that are refused, with the alternative or the reason.
 _REFUSED_OPTIONS = {
     "includeFetchMetadata": "leave it out, because it is not supported yet",
     "headers": "use includeHeaders=true for a column with the headers",
 }
 
-#: What jobs set on Spark's own source without any effect there, and the reason here.
+#: Options that jobs set on Spark's own source, where they have no effect, and the reason here.
 _NO_EFFECT = {
     "path": "topics are named by subscribe, subscribePattern or assign",
     "paths": "topics are named by subscribe, subscribePattern or assign",
@@ -43,14 +43,8 @@ def without_effect(
 ) -> dict[str, str]:
     """Return the options that have no effect, each with the reason.
 
-    Parameters
-    ----------
-    given : Mapping[str, str]
-        All options, with names in lower case. Those of Kafka are checked elsewhere.
-    own : tuple of str
-        The options of this source.
-    problems : Problems
-        Gets those that are refused.
+    ``given`` has all options, by lower-case name; Kafka's are checked elsewhere. ``own`` are this
+    source's. The refused ones are added to ``problems``.
     """
     own_names = {name.lower() for name in own}
     refused = {name.lower(): name for name in _REFUSED_OPTIONS}

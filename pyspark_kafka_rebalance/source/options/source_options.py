@@ -2,7 +2,7 @@
 
 Options that Spark's Kafka source also has keep its names and meanings. Spark has the options parsed
 before it says whether a stream or a batch is to be read, so :meth:`SourceOptions.for_stream` and
-:meth:`SourceOptions.for_batch` refuse what only the other one allows.
+:meth:`SourceOptions.for_batch` refuse options that only the other one allows.
 """
 
 from __future__ import annotations
@@ -97,127 +97,65 @@ _OWN_OPTIONS = (
 class SourceOptions:
     """The options of one stream, or of one batch read.
 
-    Whatever may hold secrets is left out of ``repr()``.
-
-    Attributes
-    ----------
-    topics : tuple of str or None
-        The topics of ``subscribe``, in its order and without duplicates; None with a pattern.
-    pattern : str or None
-        ``subscribePattern``, anchored at both ends: Java requires a full match, kafka-python only
-        a match from the start. None with topics.
-    partitions : tuple of TopicPartition or None
-        The partitions of ``assign``; ``topics`` then has their topics.
-    group_id : str
-        The consumer group; empty for a batch that names none, and before :meth:`in_group_of` with
-        ``group_id_prefix``.
-    client_config, consumer_config, fetch_config : Mapping[str, Any]
-        kafka-python's arguments for every connection; additional ones for ``KafkaConsumer``;
-        settings for the executors' fetches (only what the user set).
-    readers : int
-        How many members the query has in the group, unless it uses ``assign``, and the maximum
-        number of tasks per batch.
-    starting_offsets : StartingOffsets
-        Where partitions start if there is no checkpoint.
-    ending_offsets : EndingOffsets
-        Where a batch ends.
-    auto_offset_reset : {"earliest", "latest"}
-        Where a partition starts that ``starting_offsets`` leaves open.
-    isolation_level : {"read_uncommitted", "read_committed"}
-        Which transactional records are read.
-    min_offsets_per_trigger : int or None
-        A trigger waits until there are this many offsets to read,
-    max_trigger_delay_ms : int
-        but no longer than this many ms after the last batch with records.
-    max_offsets_per_trigger : int or None
-        Maximum number of offsets per batch.
-    max_bytes_per_trigger : int or None
-        Approximate size of a batch in bytes, as the brokers store them.
-    min_partitions, max_records_per_partition : int or None
-        Minimum number of tasks per batch, if there are enough offsets; maximum number of offsets
-        per task.
-    offset_lookup_retries, offset_lookup_interval_ms : int
-        How often a batch retries an offset lookup that failed, and how long it waits before.
-    include_headers, include_rebalance_events : bool
-        Whether there is a column ``headers``; a column ``event`` with rows of its own.
-    fail_on_data_loss : bool
-        Whether records that are gone from Kafka fail the query.
-    revoke_timeout_ms : int or None
-        How long a revoke may wait for its batch; None: ``kafka.max.poll.interval.ms``.
-    max_batch_duration_ms : int or None
-        How long a batch may take before the members leave the group; None: no limit.
-    checkpoint_location : str or None
-        The query's checkpoint: an absolute local path, or a URI for pyarrow that may contain keys.
-    catch_up : CatchUpOptions or None
-        Set with ``parallelRebalance=live``.
-    event_time : EventTimeOptions or None
-        Set with ``maxTaskIdleMs``, unless that is -1.
-    follows_checkpoint : bool
-        Whether a checkpoint that is older than this query's own commits is followed
-        (``restoredCheckpoint``).
-    given : frozenset of str
-        The names of the given options, in lower case.
-    share_group : bool
-        Whether the queries of one ``load()`` share the group's partitions; otherwise there may be
-        only one of them at a time.
-    group_id_prefix : str or None
-        Each query has a group of its own, whose name begins so. None if ``group_id`` was given.
-    load : str
-        Name of the ``load()``, the same for all its queries; empty if it has none.
-    without_effect : Mapping[str, str]
-        Given options that change nothing, whether a stream or a batch is read, and the reasons.
+    ``repr()`` leaves out possible secrets.
     """
 
+    #: Of ``subscribe``, in its order and without duplicates, or of ``assign``; None with a pattern.
     topics: tuple[str, ...] | None
+    #: Anchored at both ends: Java requires a full match, kafka-python only a match from the start.
     pattern: str | None
-    partitions: tuple[TopicPartition, ...] | None
+    partitions: tuple[TopicPartition, ...] | None  #: of ``assign``
+    #: Empty for a batch that names none, and before :meth:`in_group_of` with a prefix.
     group_id: str
+    #: kafka-python's arguments for every connection, and those for ``KafkaConsumer`` in addition.
     client_config: Mapping[str, Any] = field(repr=False, hash=False)
     consumer_config: Mapping[str, Any] = field(repr=False, hash=False)
+    #: For the executors' fetches; only the user's settings.
     fetch_config: Mapping[str, Any] = field(repr=False, hash=False)
+    #: How many members the query has, unless it uses ``assign``, and at most how many tasks.
     readers: int
     starting_offsets: StartingOffsets
     ending_offsets: EndingOffsets
+    #: Where a partition starts that ``starting_offsets`` leaves open.
     auto_offset_reset: Literal["earliest", "latest"]
     isolation_level: Literal["read_uncommitted", "read_committed"]
+    #: A trigger waits until there is this much to read, but no longer than the delay after the last
+    #: batch with records.
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     max_offsets_per_trigger: int | None
-    max_bytes_per_trigger: int | None
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    offset_lookup_retries: int
+    max_bytes_per_trigger: int | None  #: approximately, as the brokers store them
+    min_partitions: int | None  #: tasks per batch, if there are enough offsets
+    max_records_per_partition: int | None  #: offsets per task, in fact
+    offset_lookup_retries: int  #: of a batch
     offset_lookup_interval_ms: int
     include_headers: bool
     include_rebalance_events: bool
     fail_on_data_loss: bool
-    revoke_timeout_ms: int | None
+    revoke_timeout_ms: int | None  #: None: ``kafka.max.poll.interval.ms``
     max_batch_duration_ms: int | None
+    #: An absolute local path, or a URI for pyarrow that may contain keys.
     checkpoint_location: str | None = field(repr=False)
-    catch_up: CatchUpOptions | None
-    event_time: EventTimeOptions | None
+    catch_up: CatchUpOptions | None  #: set with ``parallelRebalance=live``
+    event_time: EventTimeOptions | None  #: set with ``maxTaskIdleMs``, unless that is -1
+    #: Follow a checkpoint that is older than this query's own commits (``restoredCheckpoint``).
     follows_checkpoint: bool
-    given: frozenset[str]
+    given: frozenset[str]  #: the names of the given options, in lower case
+    #: Given options that change nothing, whether a stream or a batch is read, and the reasons.
     without_effect: Mapping[str, str] = field(hash=False)
+    #: Queries of one ``load()`` share the group's partitions; otherwise there may be only one.
     share_group: bool = False
+    #: Each query has a group of its own, with this prefix; None if ``group_id`` was given.
     group_id_prefix: str | None = None
+    #: Name of the ``load()``, the same for all its queries; empty if it has none.
     load: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, default_readers: int) -> SourceOptions:
-        """Parse the options.
+        """Parse the options, as Spark passes them: the case of a name is ignored.
 
-        Parameters
-        ----------
-        options : Mapping[str, str]
-            As Spark passes them; the case of a name is ignored.
-        default_readers : int
-            ``readers`` if the user does not set it.
-
-        Raises
-        ------
-        OptionError
-            Options are missing, misspelt, not supported, or have a bad value; all of them.
+        Raises OptionError if options are missing, misspelt, not supported, or have a bad value;
+        names all of them.
         """
         parsed, problems = cls.examine(options, default_readers=default_readers)
         problems.raise_if_any()
@@ -227,9 +165,9 @@ class SourceOptions:
     def examine(
         cls, options: Mapping[str, str], *, default_readers: int
     ) -> tuple[SourceOptions, Problems]:
-        """Parse the options, as `parse`, and return what is wrong.
+        """Parse the options, as `parse`, and return the problems too.
 
-        Options with a problem have some allowed value in what is returned first.
+        In the returned options, those with a problem have some allowed value.
         """
         given = {name.lower(): value for name, value in options.items()}
         problems = Problems()
@@ -250,7 +188,7 @@ class SourceOptions:
         def subscribes(topic: str) -> bool:
             if topics is not None:
                 return topic in topics
-            # Without any, that is what is wrong, and not the topics of other options.
+            # Without any, that is the problem, not the topics of other options.
             return pattern is None or re.match(pattern, topic) is not None
 
         checkpoint = given.get("checkpointlocation")
@@ -315,10 +253,7 @@ class SourceOptions:
     def for_stream(self) -> SourceOptions:
         """Return these options, checked for a stream.
 
-        Raises
-        ------
-        OptionError
-            An option asks for what a stream cannot do, or one is missing that it needs.
+        Raises OptionError if one needs more than a stream can do, or a required one is missing.
         """
         problems = Problems()
         if self.ending_offsets != EndingOffsets():  # latest, as a stream reads anyway
@@ -340,10 +275,7 @@ class SourceOptions:
     def in_group_of(self, query: str) -> SourceOptions:
         """Return these options with the group of one query: its own, with ``groupIdPrefix``.
 
-        Parameters
-        ----------
-        query : str
-            The query's id, which a restart finds in the checkpoint.
+        ``query`` is its id, which a restart finds in the checkpoint.
         """
         if self.group_id_prefix is None:
             return self
@@ -374,10 +306,7 @@ class SourceOptions:
     def for_batch(self) -> SourceOptions:
         """Return these options, checked for a batch, which starts at earliest by default.
 
-        Raises
-        ------
-        OptionError
-            An option asks for what a batch cannot do, or one is missing that it needs.
+        Raises OptionError if one needs more than a batch can do, or a required one is missing.
         """
         problems = Problems()
         for name in self._given_of((*CATCH_UP_OPTIONS, RESTORED_CHECKPOINT, *EVENT_TIME_OPTIONS)):
@@ -398,7 +327,7 @@ class SourceOptions:
 
     @property
     def starting_option(self) -> str:
-        """The option that says where to start; of several, the one that counts."""
+        """The option that names the start; of several, the one that takes precedence."""
         found = (name for name in _STARTING_OPTIONS if name.lower() in self.given)
         return next(found, "startingOffsets")
 
@@ -408,13 +337,13 @@ class SourceOptions:
         return self.auto_offset_reset if start is None else start
 
 
-#: Why a batch takes none of these, and what to do.
+#: Why a batch takes none of these, and the remedy.
 _NOT_IN_A_BATCH = {
     **dict.fromkeys(CATCH_UP_OPTIONS, "leave it out, a batch has nothing to catch up on"),
     RESTORED_CHECKPOINT: "leave it out, a batch has no checkpoint",
 }
 
-#: Stands in where Kafka's settings are wrong, so that the other options can be checked.
+#: Replaces Kafka's settings if they are wrong, so that the other options can be checked.
 _NO_SETTINGS = ClientSettings(
     client={},
     consumer={
@@ -487,7 +416,7 @@ def _anchor(pattern: str) -> str:
             flags = re.match(r"\(\?([a-z]+)\)", pattern)
             group = f"(?{flags[1]}:" if flags else "(?:"
             body = pattern[flags.end() :] if flags else pattern
-            # With the flag x, a comment would swallow what follows on its line.
+            # With the flag x, a comment would swallow the rest of its line.
             end = "\n)" if flags and "x" in flags[1] else ")"
             anchored = rf"{group}{body}{end}\Z"
             re.compile(anchored)

@@ -21,18 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first offset whose record has this timestamp or a later one.
+    """The first offset whose record has this timestamp or a later one."""
 
-    Attributes
-    ----------
-    timestamp_ms : int
-        Milliseconds since 1970.
-    or_latest : bool
-        Whether to use the log's end if there is no such record; otherwise that is an error.
-    """
-
-    timestamp_ms: int
-    or_latest: bool
+    timestamp_ms: int  #: since 1970
+    or_latest: bool  #: use the log's end if there is no such record; otherwise that is an error
 
     def no_record(self, partition: TopicPartition) -> KafkaRebalanceError:
         """Return the error for a partition that has no such record."""
@@ -63,19 +55,13 @@ _STRATEGIES = one_of("error", "latest", ignore_case=True)
 
 @dataclass(frozen=True, slots=True)
 class StartingOffsets:
-    """Where partitions start if the query's checkpoint does not say.
+    """Where partitions start if the query's checkpoint does not say."""
 
-    Attributes
-    ----------
-    everywhere : Start or None
-        Where partitions start that are not named. None leaves it open: they start at the group's
-        committed offset, or else as ``kafka.auto.offset.reset`` says.
-    named : Mapping[TopicPartition, Start]
-        Where partitions start that the JSON names. (Spark's own source requires it to name every
-        partition. A member gets only some of them, so it cannot; a batch requires it here, too.)
-    """
-
+    #: Where partitions start that are not named. None leaves it open: they start at the group's
+    #: committed offset, or else as ``kafka.auto.offset.reset`` says.
     everywhere: Start | None = None
+    #: Spark's own source requires the JSON to name every partition. A member gets only some of
+    #: them, so it cannot; a batch requires it here, too.
     named: Mapping[TopicPartition, Start] = field(default_factory=dict, hash=False)
 
     GROUP: ClassVar[StartingOffsets]
@@ -86,24 +72,10 @@ class StartingOffsets:
     def parse(
         cls, given: Mapping[str, str], subscribes: Callable[[str], bool]
     ) -> StartingOffsets | None:
-        """Parse the starting options.
+        """Parse the starting options, by lower-case name; None if none says where to start.
 
-        Parameters
-        ----------
-        given : Mapping[str, str]
-            All options, with names in lower case.
-        subscribes : Callable[[str], bool]
-            Whether the query subscribes to a topic of this name.
-
-        Returns
-        -------
-        StartingOffsets or None
-            None if no option says where to start.
-
-        Raises
-        ------
-        OptionError
-            A value is not allowed, of the strategy or of where to start, or of both.
+        Raises OptionError if a value is not allowed, of the strategy or of where to start, or of
+        both.
         """
         problems = Problems()
         name = "startingOffsetsByTimestampStrategy"

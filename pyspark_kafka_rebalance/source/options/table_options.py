@@ -31,28 +31,20 @@ _SECRET = re.compile(r"password|secret|jaas|ssl\.keystore\.key|passphrase|checkp
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """The options of a table, as far as it can keep them.
+    """The options of a table, as far as it can keep them."""
 
-    Attributes
-    ----------
-    kept : Mapping[str, str]
-        By name in lower case.
-    withheld : tuple of str
-        The names of those that hold secrets.
-    """
-
-    kept: Mapping[str, str] = field(default_factory=dict)
-    withheld: tuple[str, ...] = ()
+    kept: Mapping[str, str] = field(default_factory=dict)  #: by name in lower case
+    withheld: tuple[str, ...] = ()  #: the names of the options that hold secrets
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TableOptions:
-        """Return what a table with these options keeps."""
+        """Return the options that a table keeps of these."""
         secret = tuple(sorted(name for name in options if _SECRET.search(name)))
         return cls({n: text for n, text in options.items() if n not in secret}, secret)
 
     @classmethod
     def in_columns(cls, schema: StructType) -> TableOptions | None:
-        """Return what the columns of a table carry; None if they carry nothing."""
+        """Return the options that a table's columns carry; None if they carry none."""
         for column in schema:
             if _OPTIONS in column.metadata:
                 kept = column.metadata[_OPTIONS]
@@ -64,12 +56,9 @@ class TableOptions:
         return {_OPTIONS: dict(self.kept), _WITHHELD: list(self.withheld)}
 
     def with_those_of(self, read: Mapping[str, str]) -> dict[str, str]:
-        """Return the table's options and, before them, those that are given with the read.
+        """Return the table's options, overridden by the options given with the read.
 
-        Raises
-        ------
-        OptionError
-            A secret is not given with the read.
+        Raises OptionError if a secret is not given with the read.
         """
         for name in self.withheld:
             if name not in read and name != "checkpointlocation":

@@ -1,1 +1,1 @@
-"""Planning the next batch: how far the logs go, what bounds the batch, and its tasks."""
+"""Planning the next batch: the ends of the logs, the batch's bounds, and its tasks."""

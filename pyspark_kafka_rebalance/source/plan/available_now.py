@@ -23,10 +23,7 @@ class BeyondEnd(NamedTuple):
 class AvailableNowRun:
     """The fixed ends of a run, and how far it and the group have read towards them.
 
-    Parameters
-    ----------
-    ends : Mapping[TopicPartition, int]
-        End offsets of all partitions of the subscribed topics, also of those that others own.
+    There is an end for every partition of the subscribed topics, other members' included.
     """
 
     def __init__(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -40,7 +37,7 @@ class AvailableNowRun:
         return self._ends
 
     def cut(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return these end offsets, none beyond the run's, without partitions created since."""
+        """Return these end offsets, none beyond the run's, without partitions created later."""
         return {p: min(end, self._ends[p]) for p, end in ends.items() if p in self._ends}
 
     def reach(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -52,7 +49,7 @@ class AvailableNowRun:
         return [p for p, at in sorted(positions.items()) if at < self._ends.get(p, at)]
 
     def not_at_end(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return those that the run still reads, or that were past its end when it was fixed."""
+        """Return positions not at the run's end: still to read, or past it when it was fixed."""
         return {p: at for p, at in positions.items() if at != self._ends.get(p, at)}
 
     def read_by_group(self, partitions: Collection[TopicPartition]) -> None:

@@ -1,9 +1,8 @@
 """How much of each partition goes into the next batch. Pure, except for its cuts' queries.
 
 A batch starts with everything available in every readable partition. The cuts (``cuts``) reduce it
-one after the other, each for one reason. What is left is shared out within ``maxOffsetsPerTrigger``
-and ``maxBytesPerTrigger``. Everything here is linear in the number of partitions, except for
-sorting.
+one after the other, each for one reason. ``partition_shares`` shares the rest among the partitions,
+within ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``.
 """
 
 from __future__ import annotations
@@ -17,23 +16,24 @@ from kafka.structs import TopicPartition
 from ...fetch.offset_range import OffsetRange
 from ..spark.read_limits import ReadLimit, ReadMaxRows
 from .available_now import BeyondEnd
+from .partition_shares import plan_batch
 
 #: "No limit" as Spark's ``long``. It distinguishes an unlimited trigger from ``Once``, for which
-#: Spark passes ReadAllAvailable, whatever our default is.
+#: Spark passes ReadAllAvailable, even if our default has a limit.
 NO_LIMIT = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What the batch reads.
+    """The ranges that the batch reads, and the partitions that it has to leave for later.
 
     Attributes
     ----------
     ranges : dict
         By partition; may be empty.
     postponed : frozenset of TopicPartition
-        Partitions that a run with an end still has to read and this batch does not, because brokers
-        have not told something that it needs.
+        Partitions that a run with an end still has to read and this batch does not, because
+        brokers have not answered a query about them.
     """
 
     ranges: dict[TopicPartition, OffsetRange]
@@ -130,7 +130,7 @@ class Cut(Protocol):
         ...
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Note what the batch reads: what was planned, or less."""
+        """Note the batch's ranges: the plan, or less."""
         ...
 
 
@@ -166,80 +166,9 @@ class BatchPlanner:
         return Planned(ranges, draft.postponed)
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Tell the cuts what became of the plan: the batch reads these ranges."""
+        """Report the outcome of the plan to the cuts: the batch reads these ranges."""
         for cut in self._cuts:
             cut.handed_out(ranges)
-
-
-def plan_batch(
-    positions: Mapping[TopicPartition, int],
-    end_offsets: Mapping[TopicPartition, int],
-    max_rows: int | None,
-    max_bytes: int | None = None,
-    bytes_per_offset: Mapping[TopicPartition, float] | None = None,
-) -> dict[TopicPartition, OffsetRange]:
-    """Decide how far each partition advances in the next micro-batch.
-
-    Parameters
-    ----------
-    positions : Mapping[TopicPartition, int]
-        Next offset to read, inclusive.
-    end_offsets : Mapping[TopicPartition, int]
-        High watermark, or last stable offset under read_committed; exclusive. Partitions without
-        one, and those that :func:`find_beyond_end` finds, are left out.
-    max_rows : int or None
-        Offsets for the whole batch, None for all there are; shared pro rata to each backlog, at
-        least one to every partition that has one, as Spark's ``maxOffsetsPerTrigger`` does. The sum
-        exceeds it only if more partitions than that have a backlog: then each gets one.
-    max_bytes : int or None
-        Bytes for the whole batch, as the broker stores them, None for no limit. If the rows exceed
-        it, every partition's share is reduced by the same factor, down to one row.
-    bytes_per_offset : Mapping[TopicPartition, float], optional
-        Average size of an offset in each partition, for ``max_bytes``; 0 if it is unknown.
-
-    Returns
-    -------
-    dict[TopicPartition, OffsetRange]
-        Only partitions with something to read.
-    """
-    # A list, not a set: they are sorted already, or nearly, and a set would lose that.
-    behind = [p for p, at in positions.items() if end_offsets.get(p, at) > at]
-    shares = shares_of({p: end_offsets[p] - positions[p] for p in sorted(behind)}, max_rows)
-    if max_bytes is not None:
-        each = bytes_per_offset or {}
-        expected = sum(share * each.get(p, 0.0) for p, share in shares.items())
-        if expected > max_bytes:
-            kept = max_bytes / expected
-            shares = {p: max(1, int(share * kept)) for p, share in shares.items()}
-    return {
-        p: OffsetRange(p.topic, p.partition, positions[p], positions[p] + share)
-        for p, share in shares.items()
-    }
-
-
-def shares_of(
-    backlogs: Mapping[TopicPartition, int], max_rows: int | None
-) -> Mapping[TopicPartition, int]:
-    """Share what a batch may read: pro rata to each backlog, at least one to each.
-
-    Parameters
-    ----------
-    backlogs : mapping
-        Number of offsets to read in each partition; only partitions that have some.
-    max_rows : int or None
-        As in :func:`plan_batch`.
-    """
-    if max_rows is not None and max_rows < 1:
-        raise ValueError(f"max_rows must be at least 1, not {max_rows}")
-    total, count = sum(backlogs.values()), len(backlogs)
-    if max_rows is None or total <= max_rows:
-        return backlogs
-    if count >= max_rows:
-        return dict.fromkeys(backlogs, 1)
-    # One for each, then the rest in proportion to what is left of the backlogs. Rounded down, so a
-    # greater limit never gives a partition less, and less than one per partition is left over.
-    rest, left = max_rows - count, total - count
-    return {p: 1 + rest * (backlog - 1) // left for p, backlog in backlogs.items()}
 
 
 def backlog(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-#: A batch with this share of what it may read is full: the next query costs more than it gains. The
-#: share that is enough falls with every query, but not below the last value.
+#: A batch of this load is full: the next query costs more than it gains. The load that is enough
+#: falls with every query, but not below the last value.
 FULL, _LESS_EACH, _LEAST = 0.9, 0.03, 0.5
 
 #: The share that a guess aims at.
@@ -20,21 +20,11 @@ _GROWTH = 8
 
 
 class Bound(NamedTuple):
-    """The timestamps between which a batch becomes full.
+    """The timestamps between which a batch becomes full."""
 
-    Attributes
-    ----------
-    low : int
-        What lies at or below it fits into the batch.
-    high : int
-        What lies at or below it is more than fits.
-    asked : int
-        A timestamp whose load was queried, with the same records at or below it as ``low``.
-    """
-
-    low: int
-    high: int
-    asked: int
+    low: int  #: records at or below it fit into the batch
+    high: int  #: records at or below it do not fit
+    asked: int  #: a timestamp whose load was queried, with the same records as ``low``
 
 
 def find_bound(
@@ -45,12 +35,12 @@ def find_bound(
     drift: int,
     step: int,
 ) -> Bound:
-    """Find a bound, either tight up to the drift, or such that what lies below fills the batch.
+    """Find a bound, either tight up to the drift, or such that the records below fill the batch.
 
     Parameters
     ----------
     load : callable
-        What lies at or below a timestamp, as a share of what fits. It never falls as timestamps
+        The records at or below a timestamp, as a share of what fits. It never falls as timestamps
         rise, and queries the brokers.
     next_after : callable
         The lowest timestamp that is left by a batch up to a timestamp whose ``load`` was queried.

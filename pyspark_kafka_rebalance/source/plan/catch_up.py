@@ -12,9 +12,9 @@ from kafka.structs import TopicPartition
 
 from ...consumer.offsets.offset_set import Gap, without
 from ...fetch.offset_range import OffsetRange
-from .batch_planner import shares_of
+from .partition_shares import shares_of
 
-#: The first batch's share: nearly what a slow sink takes in a second, and 1 % of a fast one's.
+#: The first batch's share: nearly a second's work of a slow sink, and 1 % of a fast one's.
 _START = 10_000
 
 #: This little costs no batch anything, so gaps close however slow the rest of the batch is.
@@ -33,12 +33,7 @@ def plan_catch_up(
 ) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
     """Decide which ranges of gaps the next batch reads: the lowest offsets of each partition.
 
-    Parameters
-    ----------
-    gaps : mapping
-        The unread ranges of partitions that may be read, in order.
-    max_offsets : int or None
-        Maximum for the whole batch, None for all; shared as :func:`shares_of` does.
+    ``max_offsets`` is for the whole batch, None for all; shared as :func:`shares_of` does.
     """
     backlogs = {
         p: sum(gap.end - gap.start for gap in found) for p, found in sorted(gaps.items()) if found
@@ -81,14 +76,10 @@ class _Measured(NamedTuple):
 class CatchUpPace:
     """How many offsets of gaps a batch reads, from how long the earlier batches took.
 
-    A batch that takes too long need not do so because of the gaps. Live records may cause it, or
-    the trigger's interval, if nothing tells sooner that a batch is done. The gaps are to blame only
-    if their number of offsets matters: more of them made a batch longer, or fewer made one shorter.
-
-    Parameters
-    ----------
-    target_s : float
-        How long a batch may take.
+    A batch that takes longer than ``target_s`` need not do so because of the gaps. Live records, or
+    the trigger's interval if nothing reports earlier that a batch is done, may cause it. The gaps
+    are to blame only if their number of offsets matters: more of them made a batch longer, or fewer
+    made one shorter.
     """
 
     def __init__(self, target_s: float) -> None:

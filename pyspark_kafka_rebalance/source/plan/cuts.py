@@ -49,18 +49,8 @@ def cuts_of(
 ) -> list[Cut]:
     """Return the cuts of one run, in their order.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream.
-    logs : Logs
-        Gives the brokers' answers.
-    times : Times
-        Likewise, about timestamps.
-    unpositioned : callable
-        Returns the owned partitions whose start is still to be looked up.
-    run : AvailableNowRun or None
-        Set with AvailableNow.
+    ``unpositioned`` returns the owned partitions whose start is still to be looked up; the run is
+    that of AvailableNow.
     """
     cuts: list[Cut] = [
         WithinLogs(logs.high_watermarks, run),
@@ -72,13 +62,13 @@ def cuts_of(
         cuts.append(
             EnoughToRead(options.min_offsets_per_trigger, options.max_trigger_delay_ms / 1000)
         )
-    if options.event_time is not None:  # the last: it needs to know what the batch has room for
+    if options.event_time is not None:  # the last: it needs the batch's room
         cuts.append(EventTime(options.event_time, times, run is not None))
     return cuts
 
 
 class _Cut:
-    """A cut that ignores what is handed out."""
+    """A cut that ignores which ranges are handed out."""
 
     def handed_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         pass
@@ -87,14 +77,9 @@ class _Cut:
 class WithinLogs(_Cut):
     """Reads nothing of a partition whose end is unknown, or before its position.
 
-    Under read_committed, a position may exceed the reported end, within an open transaction.
-
-    Parameters
-    ----------
-    high_watermarks : callable
-        Returns where logs really end, given positions; partitions without an answer are absent.
-    run : AvailableNowRun, optional
-        With AvailableNow: partitions that it has read to its end may be deleted by now.
+    Under read_committed, a position may exceed the reported end, within an open transaction:
+    ``high_watermarks`` returns where logs really end, for the partitions with an answer. With
+    AvailableNow, partitions that the run has read to its end may be deleted by now.
     """
 
     def __init__(
@@ -118,13 +103,7 @@ class WithinLogs(_Cut):
 
 
 class AllAtOnce(_Cut):
-    """``Once``: reads nothing while anything is unknown, since there is no second batch.
-
-    Parameters
-    ----------
-    unpositioned : callable
-        Returns the owned partitions whose start is still to be looked up.
-    """
+    """``Once``: reads nothing while anything is unknown, since there is no second batch."""
 
     def __init__(self, unpositioned: Callable[[], Collection[TopicPartition]]) -> None:
         self._unpositioned = unpositioned
@@ -138,13 +117,7 @@ class AllAtOnce(_Cut):
 
 
 class WithinRun:
-    """``AvailableNow``: reads nothing beyond where the run ends.
-
-    Parameters
-    ----------
-    run : AvailableNowRun
-        Records how far it has come.
-    """
+    """``AvailableNow``: reads nothing beyond where the run ends; records how far it has come."""
 
     def __init__(self, run: AvailableNowRun) -> None:
         self._run = run
@@ -166,12 +139,7 @@ class WithinRun:
 class KnownSizes(_Cut):
     """``maxBytesPerTrigger``: reads nothing of a partition whose leader does not report its size.
 
-    Parameters
-    ----------
-    max_bytes : int
-        The option.
-    bytes_per_offset : callable
-        Returns the average size of an offset in each partition, given where their logs end.
+    ``bytes_per_offset`` returns the average size of an offset, given where the logs end.
     """
 
     def __init__(
@@ -196,12 +164,7 @@ class KnownSizes(_Cut):
 class EnoughToRead:
     """``minOffsetsPerTrigger``: reads nothing until there is enough or ``maxTriggerDelay`` is over.
 
-    Parameters
-    ----------
-    least : int
-        How many offsets are enough.
-    delay_s : float
-        How long after a batch with records the next one comes anyway.
+    ``delay_s`` after a batch with records the next one comes anyway.
     """
 
     def __init__(self, least: int, delay_s: float) -> None:

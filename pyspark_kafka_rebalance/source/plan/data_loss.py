@@ -42,10 +42,7 @@ def find_beyond_end(
 ) -> list[BeyondEnd]:
     """Find partitions that end before their position; :func:`find_data_loss` says if that is loss.
 
-    Returns
-    -------
-    list of BeyondEnd
-        Sorted by topic and partition.
+    Sorted by topic and partition.
     """
     beyond = [p for p, position in positions.items() if end_offsets.get(p, position) < position]
     return [BeyondEnd(p, positions[p], end_offsets[p]) for p in sorted(beyond)]
@@ -56,20 +53,9 @@ def find_data_loss(
 ) -> list[BeyondEnd]:
     """Find partitions whose log ends before their position: recreated, or truncated.
 
-    Under read_committed, a partition ends for us where its first open transaction begins. A
+    Under read_committed, a partition ends for us at the start of its first open transaction. A
     position after that comes from a member of the group that reads uncommitted records.
-
-    Parameters
-    ----------
-    beyond : Sequence[BeyondEnd]
-        What :func:`find_beyond_end` has found.
-    high_watermarks : Mapping[TopicPartition, int]
-        Where the logs end, exclusive. Partitions without one are left out.
-
-    Returns
-    -------
-    list of BeyondEnd
-        In the same order.
+    Partitions without a high watermark (where the log ends, exclusive) are left out.
     """
     return [
         one for one in beyond if high_watermarks.get(one.partition, one.position) < one.position
@@ -77,13 +63,7 @@ def find_data_loss(
 
 
 class DataLoss:
-    """Applies ``failOnDataLoss``.
-
-    Parameters
-    ----------
-    fails : bool
-        Whether each loss is an error: all methods then raise DataLossError; otherwise they warn.
-    """
+    """Applies ``failOnDataLoss``: if set, a loss raises DataLossError, otherwise it warns."""
 
     def __init__(self, fails: bool) -> None:
         self._fails = fails

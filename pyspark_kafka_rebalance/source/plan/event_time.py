@@ -29,10 +29,10 @@ from .bound import FULL, find_bound
 from .idle_partitions import IdlePartitions
 from .latest_timestamps import LatestTimestamps
 from .look_ups import LookUps
-from .markers import Markers
 from .room import Room
 from .timelines import BEFORE_ALL, Timeline
 from .times import Times, UntoldError
+from .transaction_markers import Markers
 
 log = logging.getLogger(__name__)
 
@@ -57,16 +57,8 @@ class _AnewError(Exception):
 class EventTime:
     """Finds the bound of each batch of a run, and cuts the batch there.
 
-    Parameters
-    ----------
-    options : EventTimeOptions
-        The query's options.
-    times : Times
-        Gives the brokers' answers.
-    has_end : bool
-        With AvailableNow: a partition that is read to the run's end will get no more records.
-    clock, now_ms : callable
-        Monotonic seconds, and the clock that timestamps come from.
+    ``has_end`` with AvailableNow: a partition that is read to the run's end will get no more
+    records. ``clock`` returns monotonic seconds; timestamps come from ``now_ms``.
     """
 
     def __init__(
@@ -87,8 +79,8 @@ class EventTime:
         self._look_ups = LookUps()
         self._markers = Markers(times, self._look_ups, transactional, clock)
         self._lines: dict[TopicPartition, Timeline] = {}  # where look-ups do not help
-        # Of the planned batch: the positions; where partitions end, all of them and those looked
-        # up; and the timelines of the others.
+        # Of the planned batch: the positions; the ends of all partitions, and of those looked up;
+        # and the timelines of the others.
         self._positions: Mapping[TopicPartition, int] = {}
         self._unread: Mapping[TopicPartition, int] = {}
         self._looked_up: Mapping[TopicPartition, int] = {}
@@ -106,7 +98,7 @@ class EventTime:
         self._warned: set[TopicPartition] = set()
 
     def cut(self, draft: Draft) -> None:
-        """Leave what lies above the bound; everything, while the bound is unknown."""
+        """Leave records above the bound; everything, while the bound is unknown."""
         if isinstance(draft.limit, ReadAllAvailable):
             return
         self._guess = None
@@ -161,7 +153,7 @@ class EventTime:
     def _begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> None:
-        """Begin a batch."""
+        """Start a batch."""
         self._positions = positions
         anew = positions.keys() & self._times.anew()
         self._look_ups.forget(anew)
@@ -310,7 +302,7 @@ class EventTime:
     # -- known timestamps -------------------------------------------------------------------------
 
     def _ends_at(self, bound: int) -> dict[TopicPartition, int]:
-        """Up to where each partition is read for this bound; queries what is unknown."""
+        """Return the end of each partition's read for this bound; queries the unknown ones."""
         if bound in self._ends:
             return self._ends[bound]
         at = bound + 1
@@ -330,6 +322,8 @@ class EventTime:
         if len(told) < len(partitions):
             raise UntoldError(set(partitions) - told.keys())
         horizon, unread = self._now_ms() + FUTURE_MS, self._unread
+        without = {p: unread[p] for p, found in told.items() if found is None}
+        denied = self._latest.denied(timestamp, self._positions, without, horizon)
         blind = {
             p: found
             for p, found in told.items()
@@ -337,10 +331,11 @@ class EventTime:
         }
         for p, found in blind.items():
             self._warn(p, found)
-        if blind:
-            told = {p: found for p, found in told.items() if p not in blind}
+        misleading = [*blind, *denied]
+        if misleading:
+            told = {p: found for p, found in told.items() if p not in misleading}
         self._look_ups.learn(timestamp, told)
-        self._read_from_now_on(blind)
+        self._read_from_now_on(misleading)
 
     def _beside(
         self,
@@ -349,7 +344,7 @@ class EventTime:
         room: Room,
         waiting: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
-        """Give these what they would get without an order, and the others what is left."""
+        """Give these their share as without an order, and the others the rest of the room."""
         shares = room.share(all_there_is)
         shares = {p: shares[p] for p in timeless}
         self._order({p: end for p, end in self._unread.items() if p not in shares})

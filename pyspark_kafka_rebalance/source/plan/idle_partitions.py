@@ -17,14 +17,9 @@ _NAMED_AFTER_S = 1.0
 
 
 class IdlePartitions:
-    """Decides which empty partitions a batch waits for, and logs those that hold it up.
+    """Decides which empty partitions a batch waits for, and logs the ones that hold it up.
 
-    Parameters
-    ----------
-    max_idle_s : float
-        How long a partition is waited for after the answer that it has nothing to read.
-    clock : callable
-        Monotonic seconds.
+    A partition is waited for ``max_idle_s`` after the answer that it has nothing to read.
     """
 
     def __init__(self, max_idle_s: float, clock: Callable[[], float]) -> None:
@@ -37,13 +32,8 @@ class IdlePartitions:
     def waiting(self, draft: Draft, asked_at: float) -> dict[TopicPartition, int]:
         """Return the partitions without records that are waited for, and where they end.
 
-        Parameters
-        ----------
-        draft : Draft
-            Has the positions and the ends.
-        asked_at : float
-            When the ends were requested. One broker may take seconds longer to answer than another,
-            and the end that the other has returned lacks what came since.
+        The ends were requested at ``asked_at``. One broker may take seconds longer to answer than
+        another, and the other one's answer lacks records that were appended in between.
         """
         now, before = self._clock(), self._empty
         self._empty = {}

@@ -1,9 +1,9 @@
 """Where the records of each partition pass a timestamp, as far as brokers have reported. Pure.
 
 A record is treated as at least as late as the latest one before it in its partition. So a
-partition's timestamps never fall, whatever order its producers wrote in, and one offset separates
-records up to a timestamp from later ones. ListOffsets returns that offset without reading data: the
-first record whose timestamp is at least the requested one.
+partition's timestamps never fall, even if its producers wrote out of order, and one offset
+separates records up to a timestamp from later ones. ListOffsets returns that offset without reading
+data: the first record whose timestamp is at least the requested one.
 
 Every trigger requests the same timestamps in all partitions, and there may be thousands of these.
 So answers are kept by timestamp, in a column with all partitions, and do not change when positions
@@ -25,7 +25,7 @@ from .timelines import Rows
 _NEVER = 2**63
 
 #: If the first record for a timestamp is this much later, it may be a transaction's marker, which
-#: has the time of the commit and not that of the older records. Look-ups cannot tell the two apart.
+#: has the time of the commit, not of the older records. Look-ups cannot tell the two apart.
 LEAP_MS = 60_000
 
 _Column = dict[TopicPartition, RecordTime]
@@ -50,14 +50,9 @@ class LookUps:
     def begin(
         self, positions: Mapping[TopicPartition, int], unread: Mapping[TopicPartition, int]
     ) -> bool:
-        """Begin a batch; return whether it has partitions that no earlier batch had.
+        """Start a batch; return whether it has partitions that no earlier batch had.
 
-        Parameters
-        ----------
-        positions : Mapping[TopicPartition, int]
-            Next offset to read, of all partitions. If one moved back, its answers are forgotten.
-        unread : Mapping[TopicPartition, int]
-            As for :meth:`order`.
+        ``unread`` is as for :meth:`order`. If a position moved back, its answers are forgotten.
         """
         known, self._positions = self._known, positions
         if len(known) > len(positions):
@@ -135,7 +130,7 @@ class LookUps:
             if at >= end:
                 ends[p] = end
             elif late == _NEVER:
-                unknown.append(p)  # the log has grown since
+                unknown.append(p)  # the log has grown in the meantime
             else:
                 position = positions[p]
                 ends[p] = at if at > position else position
@@ -198,23 +193,10 @@ class LookUps:
         self._records[partition] = {offset, *(at for at in known if at >= last_passed)}
 
     def correct(self, partition: TopicPartition, offset: int, timestamp: int, rows: Rows) -> bool:
-        """Correct the answers that take this offset for a record, which it is not.
+        """Correct the answers that take this offset for a record: it is a marker.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition of the offset.
-        offset : int
-            The offset of the marker.
-        timestamp : int
-            The timestamp for which there must be an answer.
-        rows : Rows
-            The rows that were read from there, or from the position on.
-
-        Returns
-        -------
-        bool
-            Whether these rows give that answer.
+        The rows were read from there, or from the position on. Returns whether they give the answer
+        that there must be for ``timestamp``.
         """
         end = self._unread[partition]
         for asked, column in self._columns.items():

@@ -1,4 +1,7 @@
-"""The limits of a batch: ``maxOffsetsPerTrigger`` and ``maxBytesPerTrigger``. Pure."""
+"""Room: how full a batch up to some timestamp is, and how much more fits into it. Pure.
+
+Used by ``event_time`` alone. How the limits are shared among partitions is in ``partition_shares``.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,13 @@ from dataclasses import dataclass, replace
 from kafka.structs import TopicPartition
 
 from ..spark.read_limits import ReadMaxRows
-from .batch_planner import NO_LIMIT, Draft, plan_batch
+from .batch_planner import NO_LIMIT, Draft
+from .partition_shares import plan_batch
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room in one batch.
-
-    Attributes
-    ----------
-    positions : Mapping[TopicPartition, int]
-        Where the batch starts.
-    max_rows, max_bytes : int or None
-        The limits; None for no limit.
-    bytes_per_offset : Mapping[TopicPartition, float]
-        Average size of an offset, for ``max_bytes``.
-    """
+    """The room in one batch that starts at these positions."""
 
     positions: Mapping[TopicPartition, int]
     max_rows: int | None
@@ -39,7 +33,7 @@ class Room:
         return cls(draft.positions, max_rows, draft.max_bytes, draft.bytes_per_offset)
 
     def load(self, ends: Mapping[TopicPartition, int]) -> float:
-        """Return a batch up to these ends as a share of what fits: above 1 it does not fit."""
+        """Return the load of a batch up to these ends, as a share of what fits: at most 1 fits."""
         rows, size = self._taken(ends)
         by_rows = rows / self.max_rows if self.max_rows is not None else 0.0
         by_bytes = size / self.max_bytes if self.max_bytes is not None else 0.0

@@ -1,4 +1,4 @@
-"""Which task of a batch reads what. Pure.
+"""The tasks of a batch, and the ranges that each reads. Pure.
 
 Everything here is linear in the number of partitions, except for sorting, and depends only on its
 arguments: a replay makes the same tasks.
@@ -25,30 +25,14 @@ _CATCH_UP_TASK = 5_000
 
 
 class TaskRange(NamedTuple):
-    """A range and what its rows say about the group.
-
-    Attributes
-    ----------
-    range : OffsetRange
-        What to read.
-    generation : int or None
-        Generation of the owner; None if no member owns the range.
-    revoking : bool
-        Whether its revoke was requested.
-    lost_below : int
-        Rows below this offset are marked ``lost``; none by default.
-    catch_up : bool
-        Whether it lies in a gap below the live position.
-    topic_id : UUID or None
-        Id of the intended topic, which another one of its name may have replaced; None if unknown.
-    """
+    """A range, and the group columns of its rows."""
 
     range: OffsetRange
-    generation: int | None
+    generation: int | None  #: of the owner; None if no member owns the range
     revoking: bool
-    lost_below: int = 0
-    catch_up: bool = False
-    topic_id: UUID | None = None
+    lost_below: int = 0  #: rows below this offset are marked ``lost``
+    catch_up: bool = False  #: whether it lies in a gap below the live position
+    topic_id: UUID | None = None  #: of the intended topic, which another may have replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,30 +60,12 @@ def group_into_tasks(
     the ranges of each go to the task with the fewest offsets. So does each range that no member
     owns: in a replay, just lost, or with ``assign``.
 
-    Catching up has its own tasks, after those of the live ranges: as many as ``readers``, with
-    equally many offsets each, if there are enough offsets.
+    Catching up has its own tasks, after the live ones: as many as ``readers``, with equally many
+    offsets each, if there are enough offsets. :func:`split_tasks` may make more of both.
 
-    Parameters
-    ----------
-    offset : StreamOffset
-        The end of the batch.
-    readers : int
-        Maximum number of tasks, for live ranges and for catching up each,
-    min_partitions, max_records : int or None
-        unless :func:`split_tasks` makes more of them.
-    lost_below : Mapping[TopicPartition, int], optional
-        Rows of a partition below this offset are marked ``lost``.
-    owed : Mapping[TopicPartition, Remaining], optional
-        What partitions still owe the group: rows that are not in it are marked ``lost``. Used
-        instead of ``lost_below`` if there are gaps.
-    topic_ids : Mapping[TopicPartition, UUID], optional
-        Ids of the intended topics, as far as they are known.
-
-    Returns
-    -------
-    list of ReadTask
-        Without empty tasks; all events in the first. For a warm-up: ``readers`` tasks that read
-        nothing.
+    Rows below ``lost_below`` are marked ``lost``; if there are gaps, rows that are not ``owed`` to
+    the group are, instead. Returns no empty tasks, and all events in the first. For a warm-up:
+    ``readers`` tasks that read nothing.
     """
     if offset.warm_up is not None:
         return [
@@ -204,20 +170,8 @@ def split_tasks(
 ) -> list[ReadTask]:
     """Split tasks into smaller ones, like Spark's ``minPartitions`` and ``maxRecordsPerPartition``.
 
-    Parameters
-    ----------
-    tasks : Sequence[ReadTask]
-        Each with at least one range.
-    min_partitions : int or None
-        Target number of tasks, if there are fewer: each is cut into parts by its share of all
-        offsets. Rounding may give a few more or less, as it does in Spark.
-    max_records : int or None
-        Maximum number of offsets per task.
-
-    Returns
-    -------
-    list of ReadTask
-        In the same order.
+    If there are fewer than ``min_partitions`` tasks, each is cut into parts by its share of all
+    offsets. Rounding may give a few more or less, as it does in Spark. ``max_records`` is per task.
     """
     split = list(tasks)
     if max_records is not None:

@@ -17,37 +17,20 @@ BEFORE_ALL = -1
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Offsets and timestamps of records that were read for their timestamps.
-
-    Attributes
-    ----------
-    offsets, timestamps : sequence of int
-        Those of the records, in order.
-    end : int
-        Where reading ended, exclusive.
-    last_told : int
-        Offset of the last record with a timestamp; -1 if none has one.
-    has_transactions : bool
-        For a short range: whether it, or what was read with it, has records of transactions.
-    """
+    """Offsets and timestamps of records that were read for their timestamps, in order."""
 
     offsets: Sequence[int]
     timestamps: Sequence[int]
-    end: int
-    last_told: int = -1
+    end: int  #: where reading ended, exclusive
+    last_told: int = -1  #: offset of the last record with a timestamp; -1 if none has one
+    #: For a short range: whether it, or a range read with it, has records of transactions.
     has_transactions: bool = False
 
     def without_beyond(self, horizon: int, reached: int = BEFORE_ALL) -> Rows:
         """Return rows whose timestamps never fall.
 
-        Each row gets the latest timestamp so far that is not past the horizon.
-
-        Parameters
-        ----------
-        horizon : int
-            A later timestamp is ignored.
-        reached : int
-            The latest timestamp before all of these.
+        Each row gets the latest timestamp so far that is not past the horizon; before all of these
+        that was ``reached``.
         """
         known = [at if at <= horizon else BEFORE_ALL for at in self.timestamps]
         told = [o for o, at in zip(self.offsets, known, strict=True) if at > BEFORE_ALL]
@@ -56,25 +39,15 @@ class Rows:
 
 
 class Timeline:
-    """Answers look-ups for one partition from the rows that were read.
-
-    Attributes
-    ----------
-    position, until : int
-        Next offset to read, and up to where there is something to read, exclusive.
-    rows : Rows or None
-        From the position on; None while they are still to be read.
-    reached : int
-        The latest timestamp before the position, as far as rows were read; BEFORE_ALL if none.
-    """
+    """Answers look-ups for one partition from the rows that were read."""
 
     def __init__(self) -> None:
-        self.position, self.until = -1, -1
-        self.rows: Rows | None = None
-        self.reached = BEFORE_ALL
+        self.position, self.until = -1, -1  #: there is something to read up to this, exclusive
+        self.rows: Rows | None = None  #: from the position on; None while they are to be read
+        self.reached = BEFORE_ALL  #: the latest timestamp before the position, as far as read
 
     def begin(self, position: int, until: int) -> None:
-        """Begin a batch, at or past the previous one, that ends at ``until`` at most."""
+        """Start a batch, at or past the previous one, that ends at ``until`` at most."""
         moved = position > self.position
         self.position, self.until = position, until
         rows = self.rows

@@ -11,8 +11,8 @@ from ...consumer.offsets.found_records import RecordTime
 from ...fetch.offset_range import OffsetRange
 from .timelines import Rows
 
-#: A range of up to this many offsets is read whole, together with those of other partitions. This
-#: many offsets include a record, whatever else transactions leave between records.
+#: A range of up to this many offsets is read whole, together with other partitions' ranges. This
+#: many offsets include a record, despite all that transactions leave between records.
 SHORT = 100
 
 
@@ -22,57 +22,51 @@ class Times(Protocol):
     def awaited(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Partitions that the query has, or is about to have, and a batch of these cannot read.
 
-        Parameters
-        ----------
-        planned : collection of TopicPartition
-            Those whose positions the batch is planned from. Others may have come since.
+        The batch is planned from the positions of ``planned``; others may have been assigned later.
         """
-        ...
 
     def ends_asked_at(self) -> float:
         """Return when the ends of the batch's logs were requested; seconds, monotonic."""
-        ...
 
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose logs may have been replaced since the last call.
 
-        Another leader may have lost what its predecessor had, and a topic may have been recreated:
+        Another leader may have lost its predecessor's records, and a topic may have been recreated:
         earlier answers about such a log say nothing.
         """
-        ...
 
     def first_at(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> Mapping[TopicPartition, RecordTime | None]:
         """Return the first record in each log at or after its timestamp; None if there is none."""
-        ...
 
     def newest(self) -> Mapping[TopicPartition, RecordTime | None]:
         """Return each log's latest record, as reported before the ends of the logs were queried.
 
         The answer may be much older than that, unless :meth:`prepare` has requested it.
         """
+
+    def newest_of(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, RecordTime | None]:
+        """Return the latest record of each of these logs as of now; None for an empty log.
+
+        It may lie behind the ends of the logs, or be deleted.
+        """
         ...
 
     def prepare(self, first_at: Mapping[TopicPartition, int], *, newest: bool) -> None:
         """Send the next batch's likely requests in advance, so that it need not wait for them.
 
-        Parameters
-        ----------
-        first_at : Mapping[TopicPartition, int]
-            As for :meth:`first_at`; replaces what was prepared before.
-        newest : bool
-            Whether the latest records must be queried again.
+        ``first_at`` replaces earlier preparations; ``newest`` requests the latest records again.
         """
-        ...
 
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> Mapping[TopicPartition, Rows]:
         """Read these ranges; of one longer than SHORT, maybe only the first part."""
-        ...
 
 
 class UntoldError(Exception):
-    """Brokers do not answer now what is needed about some partitions."""
+    """Brokers do not answer a necessary query about some partitions now."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""Spark's versions, processes and schema, and how it shows errors."""
+"""Spark's versions, processes and schema, how it shows errors, and a reader that raises them."""

@@ -1,15 +1,15 @@
 """The log of Spark's Python processes: lines like Spark's own.
 
 Spark starts a Python process for the schema, one for the plan, one for the planner, and some in
-each executor. Their standard error becomes part of the driver's or the executor's log. Nobody
-configures logging in them, so Python would print bare messages there, without time, level and
-logger. Here our lines, and kafka-python's, get Spark's default pattern,
+each executor. Their standard error becomes part of the driver's or the executor's log. Logging is
+not configured in them, so Python would print bare messages there, without time, level and logger.
+Here our lines, and kafka-python's, get Spark's default pattern,
 ``%d{yy/MM/dd HH:mm:ss} %p %c: %m%n%ex``, or one line of JSON each, with the fields that
 ``spark.log.structuredLogging.enabled`` gives Spark's lines. The processes do not know that setting,
 so an environment variable asks for it.
 
 If anything configures logging in such a process, as ``spark.sql.pyspark.worker.logging.enabled``
-does, that holds: this replaces only what Python does if nobody has configured anything.
+does, that takes precedence: this replaces only Python's handler of last resort.
 """
 
 from __future__ import annotations
@@ -47,12 +47,7 @@ def log_like_spark() -> None:
 class LastResort(logging.Handler):
     """Handles the records of loggers without a handler, in place of Python's own.
 
-    Parameters
-    ----------
-    before : logging.Handler
-        Gets the records of other packages, unchanged.
-    lines : logging.Formatter
-        Formats ours.
+    Other packages' records go to ``before``, unchanged; ours are formatted as ``lines``.
     """
 
     def __init__(self, before: logging.Handler, lines: logging.Formatter) -> None:
@@ -68,7 +63,7 @@ class LastResort(logging.Handler):
         try:
             sys.stderr.write(f"{self.format(record)}\n")
             sys.stderr.flush()
-        except Exception:  # as logging's handlers do: a log that is full stops nobody
+        except Exception:  # as logging's handlers do: a full log stops nothing
             self.handleError(record)
 
 

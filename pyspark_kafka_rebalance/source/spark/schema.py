@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, in DDL; ``TIMESTAMP`` is a point in time, whatever a session means by it."""
+    """One column, in DDL; ``TIMESTAMP`` is a point in time, in every session."""
 
     name: str
     ddl: str
@@ -37,11 +37,7 @@ _SPARKS = (
     Column("timestamp", "TIMESTAMP"),
     Column("timestampType", "INT"),
 )
-_OURS = (
-    Column("revoking", "BOOLEAN"),
-    Column("lost", "BOOLEAN"),
-    Column("generation", "INT"),
-)
+_OURS = (Column("revoking", "BOOLEAN"), Column("lost", "BOOLEAN"), Column("generation", "INT"))
 
 
 def columns(options: SourceOptions) -> tuple[Column, ...]:
@@ -63,7 +59,7 @@ def spark_ddl(options: SourceOptions) -> str:
 def spark_schema(options: SourceOptions) -> StructType:
     """Return the schema in Spark's types.
 
-    As DDL it would mean what the session says: with ``spark.sql.timestampType=TIMESTAMP_NTZ`` a
+    DDL depends on the session: with ``spark.sql.timestampType=TIMESTAMP_NTZ`` a
     ``TIMESTAMP`` has no time zone, and no record batch fits.
     """
     from pyspark.sql import types  # loaded by then: Spark asks for the schema in Python's terms

@@ -1,4 +1,4 @@
-"""What Spark shows of our errors: only our line, without its stack and those of its causes.
+"""Has Spark show only our line of an error, without its stack and the stacks of its causes.
 
 Spark's Python processes send an error to the JVM as text, and the user sees that text: all
 tracebacks first, the cause's before ours, and our line last. The processes leave the stacks out if
@@ -31,7 +31,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 def shows_our_errors(spark_calls: _Class) -> _Class:
-    """Decorate a class so that Spark shows only our line of what its methods raise.
+    """Decorate a class so that Spark shows only our line of its methods' errors.
 
     This wraps the methods that the class's own body defines, except private ones.
     """
@@ -52,7 +52,7 @@ def _call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``read``, which raises while Spark iterates over what it returned."""
+    """Wrap ``read``, which raises while Spark iterates over its result."""
 
     @functools.wraps(method)
     def read(*arguments: Any, **named: Any) -> Iterator[Any]:

@@ -18,8 +18,8 @@ def stop_on_sigterm(end: Callable[[], None]) -> None:
 
     Raising SystemExit makes the process call ``stop()``; ignoring the signal from then on keeps
     the second one from ending it halfway. But the closed socket makes it call ``stop()`` too, and
-    the first signal may come just as that call begins, and cut it off. So the process calls ``end``
-    on its way out, unless :func:`has_ended` has been told that it need not.
+    the first signal may come just as that call starts, and cut it off. So the process calls ``end``
+    on its way out, unless :func:`has_ended` was called.
     """
     atexit.register(end)
     if threading.current_thread() is threading.main_thread():
@@ -44,7 +44,7 @@ def ignore_sigterm() -> None:
 
 
 def end_silently() -> None:
-    """Called by stop(): if Spark has ended this process, hide that nobody listens any more.
+    """Called by stop(): if Spark has ended this process, hide the errors of the closed socket.
 
     PySpark reports the end of its loop to the JVM like an error. If the JVM has closed the socket,
     that fails, too, and Python would print three tracebacks, each during the handling of another.

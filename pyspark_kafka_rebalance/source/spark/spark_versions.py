@@ -4,10 +4,10 @@ All other code is written for 4.2 and later, which pass ``start`` and a limit to
 (SPARK-53898, SPARK-55304):
 
 ==========================  ==============================  ====================================
-what                        4.0 and 4.1                     4.2 and later
+subject                     4.0 and 4.1                     4.2 and later
 ==========================  ==============================  ====================================
 the end of the next batch   ``latestOffset()``              ``latestOffset(start, limit)``
-where Spark stands, after   ``partitions(last, last)``      ``start``
+Spark's position, after     ``partitions(last, last)``      ``start``
 a restart
 the limit                   from the options only           ``ReadLimit``: Once asks for all
 AvailableNow                one batch, like Once            as many batches as the limit makes
@@ -57,12 +57,7 @@ def reader_for_this_spark(
 ) -> DataSourceStreamReader:
     """Return a reader that the installed version of Spark can call.
 
-    Parameters
-    ----------
-    make : callable
-        StreamReader, or a class derived from KafkaDeferredStreamReader.
-    options : SourceOptions
-        The options of the stream.
+    It is made by StreamReader, or a class derived from KafkaDeferredStreamReader.
     """
     if HAS_ADMISSION_CONTROL:
         reader: DataSourceStreamReader = make(options)
@@ -77,11 +72,8 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
     It remembers Spark's position. Spark runs a query's batches on one thread, so a
     ``latestOffset()`` after the ``partitions()`` of a batch means that the batch is done.
 
-    Parameters
-    ----------
-    reader : StreamReader or KafkaDeferredStreamReader
-        One that does not know the trigger: AvailableNow and Once run one batch, whose only
-        ``latestOffset()`` looks like the first of any other trigger.
+    The reader must not know the trigger: AvailableNow and Once run one batch, whose only
+    ``latestOffset()`` looks like the first of any other trigger.
     """
 
     def __init__(self, reader: _Reader) -> None:
@@ -94,13 +86,11 @@ class StreamReaderOfSpark40(DataSourceStreamReader):
         return self._reader.initialOffset()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-        """Return the end of the next batch, or where Spark stands if there is nothing for one.
+        """Return the end of the next batch, or Spark's position if there is nothing for one.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark asks again before it has planned the batch. It does so if it is configured to wrap
-            sources for AvailableNow, and then it does not ask in the order of the batches.
+        Raises KafkaRebalanceError if Spark asks again before it has planned the batch. It does so
+        if it is configured to wrap sources for AvailableNow, and then it does not ask in the order
+        of the batches.
         """
         if self._offered is not None:
             self._refuse_wrapper()

@@ -1,7 +1,7 @@
 """stop_gracefully: stop a query between two batches, so that nothing is repeated.
 
-``query.stop()`` interrupts the running batch. The partitions' next owner reads it again, and
-whatever the sink has already done is done twice. Here the source stops planning, the running batch
+``query.stop()`` interrupts the running batch. The partitions' next owner reads it again, and the
+sink repeats the part that it has already done. Here the source stops planning, the running batch
 ends like any other, its positions are committed, the members leave the group, and then nothing is
 left to interrupt.
 
@@ -115,17 +115,14 @@ def _ask(
 ) -> tuple[bool, frozenset[str]]:
     """Ask every planner of the query to plan nothing more.
 
-    Returns
-    -------
-    bool, frozenset of str
-        Whether the planners that have planned something know it in time, and the runs that had
-        already left.
+    Returns whether the planners that have planned something know it in time, and the runs that had
+    already left.
     """
     while query.isActive:
         runs = _ends(query)
         gone = frozenset(run for run in runs if not planners.tell(run, None))
         # After a restart the first progress may be of a replayed batch whose runs have all ended.
-        # If only some have ended, their sources have planned nothing since.
+        # If only some have ended, their sources have planned nothing more.
         if len(gone) < len(runs):
             return True, gone
         if time.monotonic() >= deadline:
@@ -146,7 +143,7 @@ def _wait_until_idle(query: StreamingQuery, deadline: float) -> bool:
 def _is_busy(query: StreamingQuery) -> bool:
     """Whether a trigger is active: from before it asks the source until its batch is committed.
 
-    A trigger that begins after the source was asked to plan nothing reads nothing.
+    A trigger that starts after the source was asked to plan nothing reads nothing.
     """
     return query.isActive and bool(query.status["isTriggerActive"])
 
@@ -176,14 +173,9 @@ def _ends(query: StreamingQuery) -> dict[str, dict[str, Any]]:
 
 
 def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float) -> bool:
-    """Wait for the planners to commit, leave the group, and answer.
+    """Wait for the planners to commit, leave the group, and answer: Spark does not wait for them.
 
-    Spark does not wait for them.
-
-    Returns
-    -------
-    bool
-        Whether every planner has left with everything committed.
+    Returns whether every planner has left with everything committed.
     """
     deadline = commit_by + STOP_TIMEOUT_S
     missing = False
@@ -216,14 +208,8 @@ def _wait_until_left(planners: _Planners, runs: Iterable[str], commit_by: float)
 class _Planners:
     """The planner processes on the driver's host.
 
-    Parameters
-    ----------
-    spark : SparkSession
-        The query's session.
-    stop_within_s : float
-        The query will be stopped within this time after a message.
-    deadline : float
-        When to stop waiting for the planners' commits; ``time.monotonic()`` of this process.
+    The query will be stopped ``stop_within_s`` after a message. After ``deadline``
+    (``time.monotonic()`` of this process) nothing waits for the planners' commits.
     """
 
     def __init__(self, spark: SparkSession, stop_within_s: float, deadline: float) -> None:
@@ -245,7 +231,7 @@ class _Planners:
         return answer == "reached"
 
     def answer_of(self, run: str) -> str:
-        """Return what became of a planner: an ``Answer``."""
+        """Return a planner's ``Answer``."""
         return self._send(run=run)
 
     def give_up(self, run: str) -> None:

@@ -33,7 +33,7 @@ from typing import Any, Literal, TypeAlias
 
 log = logging.getLogger(__name__)
 
-#: What became of a planner: it is still in its group; it left with everything committed; it left
+#: The fate of a planner: it is still in its group; it left with everything committed; it left
 #: without, or died; or that is unknown, because it was never there, or left long ago.
 Answer: TypeAlias = Literal["reached", "committed", "uncommitted", "absent"]
 
@@ -47,12 +47,7 @@ _ANSWER_KEPT_S = 3600.0
 class StopRequest:
     """The planner's side: creates the file, checks it in every trigger, and answers.
 
-    Parameters
-    ----------
-    run : str
-        Unique name of this planner's run.
-    clock : callable
-        Seconds, monotonic, and the same for all processes of this host.
+    The clock is monotonic, in seconds, and the same for all processes of this host.
     """
 
     def __init__(self, run: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +65,7 @@ class StopRequest:
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
-            self._create()  # cleaners of /tmp delete files that nobody touched for days
+            self._create()  # cleaners of /tmp delete files that were not touched for days
             return False
         if size > self._size and (lines := self._lines()):
             # Counted from now on, so never earlier than the caller gives up.
@@ -101,14 +96,11 @@ class StopRequest:
     def answer(self, committed: bool) -> bool:
         """Answer that the planner has left, with everything committed or not; idempotent.
 
-        Returns
-        -------
-        bool
-            Whether not everything is committed and a caller waits for the answer.
+        Returns whether not everything is committed and a caller waits for the answer.
         """
         asked = bool(self._lines())
         if self._size > 0 and self._clock() >= self._stop_by:
-            self._path.unlink(missing_ok=True)  # the caller is gone, and the query continues
+            self._path.unlink(missing_ok=True)  # the caller gave up, and the query continues
             self._release()
             return False
         try:
@@ -142,21 +134,10 @@ def ask_to_stop(
 ) -> bool:
     """Ask the planner of this run, on this host.
 
-    Parameters
-    ----------
-    run : str
-        The run's name, from an offset of the query.
-    proven : dict or None
-        The end of a batch that Spark has committed, if one is known.
-    stop_within_s : float
-        Once this has passed, the query continues unless it is stopped.
-    commit_within_s : float
-        How long the caller waits for the answer whether everything is committed.
-
-    Returns
-    -------
-    bool
-        False if there is no such planner: it has not started, has left, or was killed.
+    ``proven`` is the end of a batch that Spark has committed, if one is known. The query continues
+    after ``stop_within_s`` unless it is stopped. The caller waits ``commit_within_s`` for the
+    answer whether everything is committed. Returns False if there is no such planner: it has not
+    started, has left, or was killed.
     """
     if answer_of(run) != "reached":
         return False
@@ -175,11 +156,11 @@ def ask_to_stop(
 
 
 def answer_of(run: str) -> Answer:
-    """Return what became of this run's planner, on this host; the same however often asked."""
+    """Return this run's ``Answer``, on this host; the same however often asked."""
     path = _path(run)
     if path.exists() and not _is_left_behind(path):
         return "reached"
-    # In this order: the planner may rename it meanwhile.
+    # In this order: the planner may rename it in between.
     if path.with_suffix(_UNCOMMITTED).exists():
         return "uncommitted"
     if path.with_suffix(_COMMITTED).exists():

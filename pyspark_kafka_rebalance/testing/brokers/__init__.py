@@ -1,1 +1,1 @@
-"""What a LocalKafka is made of: brokers, their storage, certificates and tokens."""
+"""The parts of a LocalKafka: brokers, their storage, certificates and tokens."""

@@ -25,22 +25,9 @@ DEFAULT_JAVA_OPTIONS = (
 class Broker:
     """One broker; after it has ended, it can be started again on the same port and data.
 
-    Parameters
-    ----------
-    broker_id : int
-        From 1 up.
-    port : int
-        Its listener for clients.
-    folder : Path
-        Holds ``server.properties``, ``broker.log`` and ``data``.
-    settings : mapping of str to str
-        The server.properties.
-    jars : Path
-        Kafka's jars.
-    java_options : sequence of str
-        For the JVM.
-    remove_when_orphaned : Path, optional
-        Folder that the watchdog removes if this process dies without having stopped the broker.
+    The id is 1 or more; ``port`` is its listener for clients. The folder holds
+    ``server.properties``, which are the settings, ``broker.log`` and ``data``. The watchdog removes
+    ``remove_when_orphaned`` if this process dies without having stopped the broker.
     """
 
     def __init__(
@@ -66,10 +53,7 @@ class Broker:
     def start(self) -> None:
         """Start the process and return at once.
 
-        Raises
-        ------
-        LocalKafkaError
-            It runs already, or the process cannot be started.
+        Raises LocalKafkaError if it runs already, or the process cannot be started.
         """
         if self.process.is_running:
             raise LocalKafkaError(f"broker {self.broker_id} is running")

@@ -45,14 +45,7 @@ def sharing_options(
 ) -> list[str]:
     """Return options that make the JVM map Kafka's classes; none if ``java_options`` has some.
 
-    Parameters
-    ----------
-    java_options : sequence of str
-        The broker's other options.
-    jars : Path
-        Kafka's jars.
-    make_cluster : callable
-        Makes the one broker whose classes are archived, from its ``java_options``.
+    ``make_cluster`` makes the one broker whose classes are archived, from its ``java_options``.
     """
     if is_decided(java_options):
         return []
@@ -63,10 +56,10 @@ def sharing_options(
 
 
 def _load_classes(archive: Path, *, make_cluster: Callable[..., _Broker]) -> None:
-    """Do with a broker what most tests do; the broker writes the archive when it is stopped."""
+    """Use a broker as most tests do; the broker writes the archive when it is stopped."""
     options = [*DEFAULT_JAVA_OPTIONS, *options_to_make(archive)]
     with make_cluster(java_options=options) as kafka:
-        # Close all clients before the broker stops: they would log that it is gone.
+        # Close all clients before the broker stops, or they would log its end.
         with KafkaCluster(kafka.bootstrap_servers) as clients:
             clients.create_topic("loaded", partitions=2)
             clients.produce("loaded", [b"a", b"b"])

@@ -11,39 +11,19 @@ from ..errors import LocalKafkaError
 
 @dataclass(frozen=True)
 class Stores:
-    """The files of one party's stores.
+    """The files of one party's stores."""
 
-    Attributes
-    ----------
-    key_pem : Path
-        Private key (without a password) and certificate chain, in PEM.
-    key_pkcs12 : Path
-        The same in PKCS12, opened by ``password``.
-    trust_pem, trust_pkcs12 : Path
-        The authority's certificate.
-    password : str
-        The password of both PKCS12 stores.
-    """
-
-    key_pem: Path
-    key_pkcs12: Path
-    trust_pem: Path
+    key_pem: Path  #: private key (without a password) and certificate chain
+    key_pkcs12: Path  #: the same
+    trust_pem: Path  #: the authority's certificate
     trust_pkcs12: Path
-    password: str
+    password: str  #: of both PKCS12 stores
 
 
 class CertificateAuthority:
-    """An authority that nobody else trusts.
+    """An authority that only the tests' brokers and clients trust; ``name`` is its organization.
 
-    Parameters
-    ----------
-    name : str
-        Its organization.
-
-    Raises
-    ------
-    LocalKafkaError
-        The package trustme is missing.
+    Raises LocalKafkaError if the package trustme is missing.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,14 +38,8 @@ class CertificateAuthority:
     def write_stores(self, folder: Path, common_name: str, password: str) -> Stores:
         """Make a key with a certificate for 127.0.0.1, and write its stores and the authority's.
 
-        Parameters
-        ----------
-        folder : Path
-            For the files; created if it is missing.
-        common_name : str
-            The certificate's common name, which trustme puts before an organization and its unit.
-        password : str
-            For the PKCS12 stores.
+        The folder is created if it is missing. trustme puts the common name before an organization
+        and its unit. The password is that of the PKCS12 stores.
         """
         folder.mkdir(parents=True, exist_ok=True)
         stores = Stores(

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaAdminClient, KafkaProducer
@@ -89,7 +88,7 @@ class KafkaCluster:
     def add_partitions(self, name: str, partitions: int) -> None:
         """Raise a topic's number of partitions to ``partitions``, and wait until they can be used.
 
-        Records that other threads produce meanwhile are written first.
+        Records that other threads produce during this are written first.
         """
         with self._administration:
             self._admin_client().create_partitions({name: partitions})
@@ -99,7 +98,7 @@ class KafkaCluster:
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
-        Records that other threads produce meanwhile are written first.
+        Records that other threads produce during this are written first.
         """
         self._drop_producers()
         with self._administration:
@@ -214,7 +213,7 @@ class KafkaCluster:
         return {partition: found.offset for partition, found in offsets.items()}
 
     def close_clients(self) -> None:
-        """Close the clients, and their threads; whoever asks for more gets new ones. Idempotent."""
+        """Close the clients, and their threads; the next use makes new ones. Idempotent."""
         with self._clients:
             admin, self._admin = self._admin, None
             producers, self._producers = list(self._producers.values()), {}
@@ -245,12 +244,7 @@ class KafkaCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _wait_until_created(self, name: str, partitions: int) -> None:

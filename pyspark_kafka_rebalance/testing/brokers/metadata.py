@@ -1,4 +1,4 @@
-"""Ask one particular broker what it knows of the cluster.
+"""Ask one particular broker for its view of the cluster.
 
 kafka-python's clients ask any broker; here the answer of each one matters.
 Protocol: Metadata v4, which every broker since 0.11 has; Kafka 4 has none below (KIP-896).
@@ -17,25 +17,10 @@ _VERSION = 4
 
 
 def ask_broker(port: int, topics: Collection[str], timeout_s: float = 5.0) -> Any:
-    """Send one Metadata request to the broker at 127.0.0.1:``port``.
+    """Send one Metadata request to the broker at 127.0.0.1:``port``, its listener for clients.
 
-    Parameters
-    ----------
-    port : int
-        The port of its listener for clients.
-    topics : collection of str
-        Topics to ask about; without any, it asks only about the brokers.
-    timeout_s : float
-        For each step: connecting, and every piece of the answer.
-
-    Returns
-    -------
-    kafka.protocol.metadata.MetadataResponse
-
-    Raises
-    ------
-    OSError
-        The broker does not answer.
+    Without topics it asks only about the brokers. The timeout is for each step: connecting, and
+    every piece of the answer. Raises OSError if the broker does not answer.
     """
     request = MetadataRequest[_VERSION](
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics],

@@ -24,14 +24,7 @@ _KEY_ID = "local"
 class TokenEndpoint:
     """A token endpoint at a free port of 127.0.0.1; a context manager.
 
-    Parameters
-    ----------
-    clients : dict of str to str
-        The secret of each client id.
-    audience : str
-        The audience that the tokens are for.
-    lifetime_s : float
-        How long a token is valid.
+    ``clients`` are the secrets by client id; ``audience`` is whom the tokens are for.
     """
 
     def __init__(self, clients: dict[str, str], audience: str, lifetime_s: float = 600.0) -> None:

@@ -1,4 +1,4 @@
-"""ZooKeeper: the one that brokers before Kafka 3.3 need; from Kafka's own jars."""
+"""ZooKeeper, for brokers before Kafka 3.3; from Kafka's own jars."""
 
 from __future__ import annotations
 
@@ -18,18 +18,10 @@ _ANSWER_S = 5.0
 
 
 class ZooKeeper:
-    """One server, on a port of 127.0.0.1.
+    """One server, on a port of 127.0.0.1, for the brokers.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds its settings, its log and its data.
-    port : int
-        For the brokers.
-    jars : Path
-        Kafka's jars, which have ZooKeeper's.
-    remove_when_orphaned : Path, optional
-        As for ``Broker``.
+    The folder holds its settings, its log and its data. Kafka's jars have ZooKeeper's. The watchdog
+    removes a folder as for ``Broker``.
     """
 
     def __init__(
@@ -55,10 +47,7 @@ class ZooKeeper:
     def start(self, timeout_s: float) -> None:
         """Start it and wait until it answers.
 
-        Raises
-        ------
-        LocalKafkaError
-            It does not come up; quotes the end of its log.
+        Raises LocalKafkaError if it does not come up; quotes the end of its log.
         """
         command = [str(find_java().executable), "-Xmx256m", "-XX:+UseSerialGC"]
         # Its metrics of log4j need log4j, which Kafka's jars do not have.
@@ -75,10 +64,7 @@ class ZooKeeper:
     def forget(self, broker_id: int, timeout_s: float) -> None:
         """Wait until a killed broker's session has ended: the broker cannot register before.
 
-        Raises
-        ------
-        LocalKafkaError
-            It has not ended in time.
+        Raises LocalKafkaError if it has not ended in time.
         """
         deadline = time.monotonic() + timeout_s
         while f"/brokers/ids/{broker_id}\n" in f"{self._ask('dump')}\n":

@@ -1,9 +1,9 @@
 """Class data archives: a JVM maps the classes that an earlier one loaded, and starts twice as fast.
 
 The JVM calls this a dynamic archive of application class data sharing. It is made once for each
-Java and class path, by a run that loads what later ones need, and kept in the cache folder. An
-archive only saves time: a JVM that cannot use it starts as it does without one. So a failure to
-make one is logged and is not an error.
+Java and class path, by a run that loads the classes that later ones need, and kept in the cache
+folder. An archive only saves time: a JVM that cannot use it starts as it does without one. So a
+failure to make one is logged and is not an error.
 """
 
 from __future__ import annotations
@@ -44,22 +44,9 @@ def class_archive(
 ) -> Path | None:
     """Return the archive of these classes for this Java; makes it the first time.
 
-    Parameters
-    ----------
-    name : str
-        The program's name.
-    java : Java
-        The Java that will use it.
-    class_path : sequence of Path
-        The jars. Java refuses an archive of other jars, or of the same jars with another time.
-    make : callable, optional
-        Runs the program with :func:`options_to_make` of the path that it is given. Without it the
-        archive is used only if it exists.
-
-    Returns
-    -------
-    Path or None
-        None if it does not exist, or could not be made, now or earlier.
+    Java refuses an archive of other jars, or of the same jars with another time. ``make`` runs the
+    program with :func:`options_to_make` of the path that it is given; without it the archive is
+    used only if it exists. None if it does not exist, or could not be made, now or earlier.
     """
     try:
         archive = cache_folder() / "class-archives" / f"{name}-{_key(java, class_path)}.jsa"

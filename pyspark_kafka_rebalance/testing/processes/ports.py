@@ -21,7 +21,7 @@ _RANGE = range(20_000, 32_000)
 
 
 class ReservedPort:
-    """A free port of 127.0.0.1, kept until :meth:`release`: any, or the one that is named."""
+    """A free port of 127.0.0.1, kept until :meth:`release`: any, or ``wanted``."""
 
     def __init__(self, wanted: int | None = None) -> None:
         folder = Path(tempfile.gettempdir(), f"pyspark-kafka-rebalance-ports-{os.getuid()}")
@@ -51,7 +51,7 @@ class ReservedPort:
 
 
 def _bind(number: int) -> None:
-    """Raise OSError if somebody listens on the port."""
+    """Raise OSError if a socket listens on the port."""
     with socket.socket() as probe:
         # As the broker does: ignore connections that are just closing.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -9,8 +9,8 @@ signal that ends an orphan, SIGKILL by default.
 
 The parent holds the other end of standard input and writes signal numbers to it, one byte each;
 they are sent to the broker. If that end closes, or the parent of this process changes, the parent
-is gone, for whatever reason: the broker is ended, and the folder is removed unless its name is
-empty. Both are checked, because a process that the parent forked may hold the pipe open.
+has ended: the broker is ended too, and the folder is removed unless its name is empty. Both are
+checked, because a process that the parent forked may hold the pipe open.
 
 Standard output: the broker's pid, and a line each time the broker has been suspended. Exit code:
 the broker's, if it ends by itself.
@@ -33,7 +33,7 @@ _LOOK_EVERY_S = 0.25
 
 
 def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
-    """Pass signals on to the broker until the parent is gone."""
+    """Pass signals on to the broker until the parent has ended."""
     while os.getppid() == parent:
         if not select.select([0], [], [], _LOOK_EVERY_S)[0]:
             continue
@@ -48,7 +48,7 @@ def _pass_signals_on(broker: subprocess.Popen[bytes], parent: int) -> None:
 
 
 def _wait_until_stopped(pid: int) -> None:
-    """Wait, as threads on other processors go on for a moment and might answer a request."""
+    """Wait: threads on other processors run for another moment and might answer a request."""
     if hasattr(os, "waitid"):  # not before Python 3.13 on macOS
         with contextlib.suppress(ChildProcessError):  # has ended
             os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)

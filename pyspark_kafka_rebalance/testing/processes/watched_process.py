@@ -24,14 +24,12 @@ class WatchedProcess:
 
     Parameters
     ----------
-    folder : Path
-        The server's working directory.
     log_file : Path
         Gets the server's output, over all its starts.
     remove_when_orphaned : Path, optional
         Folder that the watchdog removes if this process dies without having ended the server.
     environment : mapping, optional
-        The server's environment; None: this process's.
+        None: this process's.
     user : str, optional
         The user that runs the server, if this process runs as root.
     orphan_ends_by : signal.Signals

@@ -11,7 +11,7 @@ from kafka.structs import TopicPartition
 from ....fetch.offset_range import OffsetRange
 from ...plan.catch_up import CatchUpPace, Share
 
-#: What a batch reads of the partitions' gaps.
+#: The ranges that a batch reads of the partitions' gaps.
 CaughtUp: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 NOTHING: CaughtUp = {}
@@ -23,41 +23,22 @@ class Batch:
 
     It changes in three steps: :class:`QueryAssignment` records its ranges and its rows, then Spark
     is given its end, and then Spark's calls show that it is done, or that its end is logged.
-
-    Attributes
-    ----------
-    number : int
-        How many batches had been handed out when it was planned, itself included. One that reads
-        nothing can have the number of the batch before.
-    ranges : dict
-        Its live ranges; those of a log that is deleted meanwhile are dropped.
-    catch_up : mapping
-        The parts of gaps that it reads; likewise.
-    has_ranges : bool
-        Whether it was planned with either.
-    requests : set of TopicPartition
-        The partitions whose ``revoke_requested`` row it has, if they are still owned.
-    start : dict or None
-        Where it starts, as Spark has it; None if unknown, as for a warm-up.
-    end : dict or None
-        The offset that Spark was given; None before that.
-    is_logged : bool
-        Whether its end is known to be in Spark's log.
-    opened_at : float
-        When Spark was given it, in seconds of a monotonic clock.
-    share : Share or None
-        What it reads of gaps, if its duration is to set the pace and is not known yet.
     """
 
+    #: How many batches had been handed out when it was planned, itself included. One that reads
+    #: nothing can have the number of the batch before.
     number: int
+    #: Its live ranges, and the parts of gaps that it reads; without logs deleted in the meantime.
     ranges: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     catch_up: CaughtUp = field(default_factory=dict)
-    has_ranges: bool = False
+    has_ranges: bool = False  #: whether it was planned with either
+    #: The partitions whose ``revoke_requested`` row it has, if they are still owned.
     requests: set[TopicPartition] = field(default_factory=set)
-    start: dict[str, Any] | None = None
-    end: dict[str, Any] | None = None
-    is_logged: bool = False
-    opened_at: float = 0.0
+    start: dict[str, Any] | None = None  #: as Spark has it; None if unknown, as for a warm-up
+    end: dict[str, Any] | None = None  #: None before Spark was given it
+    is_logged: bool = False  #: whether its end is known to be in Spark's log
+    opened_at: float = 0.0  #: when Spark was given it; seconds, monotonic
+    #: Its share of gaps, if its duration is to set the pace and is not known yet.
     share: Share | None = None
 
     def reads(self, partition: TopicPartition) -> bool:
@@ -65,13 +46,13 @@ class Batch:
         return partition in self.ranges or partition in self.catch_up
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop what it reads of a partition whose log is gone."""
+        """Drop the ranges of a partition whose log was deleted."""
         self.ranges.pop(partition, None)
         if partition in self.catch_up:
             self.catch_up = {p: read for p, read in self.catch_up.items() if p != partition}
 
     def done(self, pace: CatchUpPace, now: float) -> None:
-        """The batch is done, which the pace learns from; idempotent."""
+        """Note that the batch is done, and let the pace learn from it; idempotent."""
         share, self.share = self.share, None
         if share is not None:
             pace.learn(share, now - self.opened_at)

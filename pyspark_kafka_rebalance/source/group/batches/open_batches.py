@@ -1,4 +1,4 @@
-"""OpenBatches: the query's batches that are not proven, and what proves them. Pure.
+"""OpenBatches: the query's unproven batches, and the calls that prove them. Pure.
 
 A batch is proven when it is done and Spark has logged where it ends. After that, no kill can make
 Spark reread its ranges as part of another batch. Two of Spark's calls say so:
@@ -40,17 +40,12 @@ _INITIAL = offset_to_json(INITIAL_OFFSET)
 class OpenBatches:
     """The batches in the order in which they were planned; the last one may not be Spark's yet.
 
-    Batches with ranges, and those of which Spark was given the end. There is more than one with
-    ranges only with async progress tracking. A proof takes a batch out, and all before it.
-
-    Attributes
-    ----------
-    number : int
-        How many batches were handed out; those that read nothing after all are counted too.
+    Holds batches with ranges, and batches whose end Spark was given. Only async progress tracking
+    has more than one with ranges. A proof removes a batch, and all before it.
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = 0  #: of batches handed out, also of those that read nothing after all
         self._open: list[Batch] = []
         # The ends of the ranges of the last proven batch that had any.
         self._last_read: dict[TopicPartition, int] = {}
@@ -76,15 +71,7 @@ class OpenBatches:
             self._planned_last().requests.update(partitions)
 
     def give_to_spark(self, end: dict[str, Any], now: float) -> Batch:
-        """Spark gets the end of the batch planned last, or of one that reads nothing.
-
-        Parameters
-        ----------
-        end : dict
-            The offset where it ends.
-        now : float
-            Seconds, monotonic.
-        """
+        """Spark gets the end of the batch planned last, or of one that reads nothing."""
         batch = self._planned_last()
         batch.start, batch.end, batch.opened_at = self._start, end, now
         batch.is_logged = self._synchronous
@@ -121,12 +108,9 @@ class OpenBatches:
         return None if last is None else last.end
 
     def prove(self, end: dict[str, Any]) -> list[Batch]:
-        """The batch that ends here and all before it are proven.
+        """The batch that ends here and all before it are proven; returns those.
 
-        Returns
-        -------
-        list of Batch
-            Those batches; none if no open batch ends here, because it was proven before.
+        Empty if no open batch ends here, because it was proven before.
         """
         for index, batch in enumerate(self._open):
             if batch.end == end:
@@ -145,11 +129,8 @@ class OpenBatches:
     def begin_trigger(self, start: dict[str, Any]) -> list[Batch]:
         """Spark's ``latestOffset(start)``; returns as :meth:`prove`.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            Spark goes on from another offset than the end of the batch planned last. This does not
-            happen, since Spark logs every batch that it plans; a restart would fix it.
+        Raises KafkaRebalanceError if ``start`` is not the end of the batch planned last. This does
+        not happen, since Spark logs every batch that it plans; a restart would fix it.
         """
         self._start = start
         last = self._given_last()
@@ -184,10 +165,10 @@ class OpenBatches:
             self._last_caught_up = frozenset(batch.catch_up) or self._last_caught_up
         return taken
 
-    # -- what happens to their partitions ---------------------------------------------------------
+    # -- changes of their partitions --------------------------------------------------------------
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a partition whose log is gone: a later proof must not set its old end."""
+        """Forget a partition whose log was deleted: a later proof must not set its old end."""
         self._last_read.pop(partition, None)
         self._last_caught_up -= {partition}
         for batch in self._open:
@@ -198,7 +179,7 @@ class OpenBatches:
         for batch in self._open:
             batch.requests.discard(partition)
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def have(self, partition: TopicPartition) -> bool:
         """Whether an unproven batch reads this partition."""
@@ -242,7 +223,7 @@ class OpenBatches:
         return {*self._last_caught_up, *(p for batch in self._open for p in batch.catch_up)}
 
     def read_to(self) -> dict[TopicPartition, int]:
-        """Where their ranges end, and those of the last proven batch that had any."""
+        """Where their ranges end, and the ranges of the last proven batch that had any."""
         ends = dict(self._last_read)
         for batch in self._open:
             ends.update(_ends(batch))
@@ -254,13 +235,7 @@ def _ends(batch: Batch) -> dict[TopicPartition, int]:
 
 
 class BatchTime:
-    """Times the oldest unproven batch, by the caller's clock.
-
-    Parameters
-    ----------
-    limit_s : float or None
-        ``maxBatchDurationMs`` in seconds; None for no limit.
-    """
+    """Times the oldest unproven batch, by the caller's clock; ``limit_s`` is None for no limit."""
 
     def __init__(self, limit_s: float | None) -> None:
         self._limit_s = limit_s
@@ -268,15 +243,7 @@ class BatchTime:
         self._began_at = 0.0
 
     def is_over(self, batch: int | None, now: float) -> bool:
-        """Whether the batch has exceeded the limit.
-
-        Parameters
-        ----------
-        batch : int or None
-            The number of the oldest unproven batch with ranges; None if there is none.
-        now : float
-            Seconds.
-        """
+        """Whether the oldest unproven batch with ranges, by its number, has exceeded the limit."""
         if batch != self._batch:
             self._batch, self._began_at = batch, now
         return (
@@ -287,12 +254,7 @@ class BatchTime:
 def advice_on_overdue(overdue: Collection[TopicPartition], has_commit_log: bool) -> str:
     """The advice to log for partitions whose revoke has waited too long for its batch.
 
-    Parameters
-    ----------
-    overdue : collection of TopicPartition
-        Lost partitions, handed out in a batch that is not known to be committed by Spark.
-    has_commit_log : bool
-        Whether the source looks into the query's commit log.
+    They are lost, and were handed out in a batch that is not known to be committed by Spark.
     """
     text = (
         "lost after revokeTimeoutMs, before their batch was known to be committed: "

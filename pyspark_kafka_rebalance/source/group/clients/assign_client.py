@@ -2,7 +2,7 @@
 
 It is not a member of the group, so nothing rebalances. It still commits to the group, for lag tools
 and for the next reader (``simple_commits``). The first poll assigns everything, and no revoke is
-ever requested. A partition is lost only when it is deleted; the planner decides what follows.
+ever requested. A partition is lost only when it is deleted; the planner handles that.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ _LOOKUP_TIMEOUT_MS = 5_000
 class AssignClient:
     """The :class:`QueryMember` of ``assign``.
 
-    Parameters
-    ----------
-    client : DeferredRevokeConsumer
-        Subscribed to nothing. Closed together with this object, also if the constructor raises.
-    partitions : collection of TopicPartition
-        The partitions to read.
+    The client is subscribed to nothing, and closed together with this object, also if the
+    constructor raises.
 
     Raises
     ------
@@ -55,9 +51,7 @@ class AssignClient:
     """
 
     def __init__(
-        self,
-        client: DeferredRevokeConsumer,
-        partitions: Collection[TopicPartition],
+        self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
     ) -> None:
         self._client = client
         self._wanted = frozenset(partitions)
@@ -66,7 +60,7 @@ class AssignClient:
         self._topic_ids: dict[TopicPartition, UUID] = {}  # theirs, as of when they were found
         self._has_read = False  # since the topic ids were last requested
         self._deletions = DeletedPartitions()
-        # What the group had before our first commit.
+        # The group's commits before our first one.
         self._group_has: dict[TopicPartition, Remaining] = {}
         self._commit_anew_at = time.monotonic() + _COMMIT_ANEW_S
         group_id = client.config["group_id"]
@@ -98,7 +92,7 @@ class AssignClient:
 
     @property
     def heard_at(self) -> float:
-        """Always inf: no coordinator has anything to tell."""
+        """Always inf: there is no coordinator to wait for."""
         return math.inf
 
     @property
@@ -118,10 +112,7 @@ class AssignClient:
     def poll_membership(self) -> PollResult:
         """Report how the partitions have changed since the last poll; never waits for records.
 
-        Raises
-        ------
-        MembershipError
-            The group refuses our commits.
+        Raises MembershipError if the group refuses our commits.
         """
         self._commits.raise_failure()
         now = time.monotonic()
@@ -147,7 +138,7 @@ class AssignClient:
         return True
 
     def leave_until_polled(self, reason: str) -> None:
-        """Do nothing: there is no group to leave, and nobody to take the partitions over."""
+        """Do nothing: there is no group to leave, and no other member to take over."""
 
     def close(self, *, timeout_ms: float | None) -> None:
         """Close the connections; there is no group to leave."""
@@ -225,7 +216,7 @@ class AssignClient:
     # -- partitions -------------------------------------------------------------------------------
 
     def _commit_anew(self) -> None:
-        """Recommit what the group has, so that offsets of quiet partitions do not expire.
+        """Recommit the group's offsets, so that offsets of quiet partitions do not expire.
 
         With the gaps of an earlier run's commit: a commit without them would replace them.
         """
@@ -240,7 +231,7 @@ class AssignClient:
         self._deletions.doubt(self._commits.take_unknown() & self._wanted)
 
     def _find_deleted(self, known: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """The previously found partitions that are now gone; see DeletedPartitions."""
+        """The previously found partitions that no longer exist; see DeletedPartitions."""
         self._doubt_unknown()
         missing: frozenset[TopicPartition] = frozenset()
         try:
@@ -277,14 +268,7 @@ class AssignClient:
 def has_members(group_id: str, partitions: str, seen: str) -> MembershipError:
     """The error for a group that has active members: only they may commit to it.
 
-    Parameters
-    ----------
-    group_id : str
-        The group.
-    partitions : str
-        The partitions whose offsets it refuses.
-    seen : str
-        The coordinator's error, or the members.
+    ``seen`` is the coordinator's error, or the members.
     """
     return MembershipError(
         f"group {group_id!r} has active members ({seen}), so it accepts no offsets for the "

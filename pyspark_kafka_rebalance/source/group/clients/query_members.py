@@ -32,22 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def build_clients(options: SourceOptions, run: str) -> Iterator[QueryClient]:
-    """Build the clients; none of them joins yet.
+    """Build the clients, ``readers`` of them or one with ``assign``; none of them joins yet.
 
     The first is built on its own, to find out whether the brokers let us in. The others follow all
-    at once, so that they join in one generation.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    run : str
-        Prefix of the client ids.
-
-    Yields
-    ------
-    QueryClient
-        ``readers`` of them; only one with ``assign``.
+    at once, so that they join in one generation. ``run`` is the prefix of the client ids.
 
     Raises
     ------
@@ -95,7 +83,7 @@ def _build_at_once(
 
 
 def partitions_of(options: SourceOptions, client: DeferredRevokeConsumer) -> set[TopicPartition]:
-    """All partitions that the query can read: from the client's metadata, or those of ``assign``.
+    """All partitions that the query can read, from the client's metadata or from ``assign``.
 
     With a subscription, the group decides which of them the query gets.
     """
@@ -148,7 +136,7 @@ def _fixed(
     """Build the client of ``assign``, after checking that the group has no members.
 
     If a member joins later, the coordinator refuses the next commit. The group's members may then
-    deliver again what batches read until that commit.
+    redeliver records that batches read before that commit.
     """
     with _naming_brokers(config):
         client = DeferredRevokeConsumer(group_id=options.group_id, **config)
@@ -191,16 +179,7 @@ _CLOSE_AT_MOST_S = 3.0
 class QueryMembers:
     """The members in reader order; iterate on the pump's thread, or once they are built.
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    run : str
-        Prefix of the client ids.
-    state : QueryState
-        Knows whether they have a generation.
-    pump : Pump
-        Builds and closes them; :meth:`client` raises its failure.
+    The pump builds and closes them; :meth:`client` raises its failure.
     """
 
     def __init__(self, options: SourceOptions, run: str, state: QueryState, pump: Pump) -> None:
@@ -228,10 +207,10 @@ class QueryMembers:
     def committed(
         self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
     ) -> dict[TopicPartition, Remaining]:
-        """Request now what the group is owed; leaves out partitions without a committed offset.
+        """Request the group's remaining offsets; leaves out partitions without a commit.
 
-        What this query has committed itself beyond its checkpoint counts as owed (``OwnCommits``).
-        Raises as ``QueryMember.committed_offsets``.
+        This query's own commits beyond its checkpoint count as owed (``OwnCommits``). Raises as
+        ``QueryMember.committed_offsets``.
         """
         commits = self.group_commits(partitions, timeout_ms, index)
         with self._state as state:
@@ -240,10 +219,10 @@ class QueryMembers:
     def group_commits(
         self, partitions: Collection[TopicPartition], timeout_ms: float, index: int = 0
     ) -> dict[TopicPartition, GroupCommit]:
-        """As :meth:`committed`, but as the group says it, whoever has committed.
+        """As :meth:`committed`, but the group's own values, no matter who has committed.
 
-        What is processed beyond the committed offset is used only with ``parallelRebalance=live``:
-        a reader that goes in order cannot skip it.
+        Records processed beyond the committed offset count only with ``parallelRebalance=live``:
+        a reader that goes in order cannot skip them.
         """
         in_order = self._options.catch_up is None
         return self[index].group_commits(partitions, timeout_ms, in_order)
@@ -251,10 +230,7 @@ class QueryMembers:
     def build_first(self) -> None:
         """Build the first client, which finds out whether the brokers let us in.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            As :func:`build_clients`.
+        Raises as :func:`build_clients`.
         """
         self._to_build = map(self._described, build_clients(self._options, self._run))
         self._clients.append(next(self._to_build))
@@ -293,10 +269,7 @@ class QueryMembers:
     def client(self) -> DeferredRevokeConsumer:
         """Wait for :meth:`are_built`; returns one for look-ups unrelated to membership.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            The query was stopped before it had a client, or the pump has failed.
+        Raises KafkaRebalanceError if the query was stopped before, or the pump has failed.
         """
         self._built.wait()
         self._pump.raise_failure()
@@ -306,7 +279,7 @@ class QueryMembers:
 
     @contextmanager
     def asking(self) -> Iterator[DeferredRevokeConsumer]:
-        """The client for a look-up; if the pump fails meanwhile, raises the pump's error."""
+        """The client for a look-up; if the pump fails during it, raises the pump's error."""
         client = self.client()
         try:
             yield client

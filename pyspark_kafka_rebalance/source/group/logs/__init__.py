@@ -1,1 +1,1 @@
-"""What brokers say about the partitions' logs: ends, starts, timestamps, deletions."""
+"""The partitions' logs on the brokers: ends, starts, sizes, timestamps, deletions."""

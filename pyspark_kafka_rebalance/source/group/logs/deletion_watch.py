@@ -1,4 +1,4 @@
-"""DeletionWatch: finds partitions of a query that were deleted or created anew.
+"""DeletionWatch: finds partitions of a query that were deleted or recreated.
 
 ``deleted_partitions`` makes the decision; this module does the I/O and updates the state. The pump
 calls :meth:`find_absent`, :meth:`find`, :meth:`forget` and :meth:`left`; the planner calls
@@ -18,53 +18,40 @@ from kafka.structs import TopicPartition
 
 from ....errors import names_of
 from ..clients.query_member import QueryMember
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..owned.deleted_partitions import (
     TOPIC_IDS_TIMEOUT_MS,
     DeletedPartitions,
     Left,
     ask_for_missing,
 )
-from ..query_state import QueryState
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-#: How often to check whether topics are gone whose positions the offsets still carry.
+#: How often to check for deleted topics whose positions the offsets still carry.
 _FORGET_EVERY_S = 60.0
 
 #: How soon a failed request for the topics' ids is repeated.
 _IDENTIFY_AGAIN_S = 1.0
 
 
-class DeletionWatch:
-    """Requests what ``DeletedPartitions`` wants to know, and takes what is gone out of the state.
+class DeletionWatch(QueryPart):
+    """Makes ``DeletedPartitions``' requests, and removes deleted partitions from the state."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Updated with what is deleted.
-    members : QueryMembers
-        Their client makes the look-ups.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, members: QueryMembers) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._decision = DeletedPartitions()
-        # And not seen again since. Replaced, never changed, because the planner reads it too.
+        # And not seen again. Replaced, never changed, because the planner reads it too.
         self._deleted: frozenset[TopicPartition] = frozenset()
         self._forgot_at = time.monotonic()
         self._identify_at = 0.0
         self._asked_after = 0  # the batch after which topic ids were last requested
         # With assign, missing partitions have already failed the query.
-        self._has_looked = options.partitions is not None
+        self._has_looked = core.options.partitions is not None
 
     @property
     def deleted(self) -> frozenset[TopicPartition]:
@@ -86,7 +73,7 @@ class DeletionWatch:
         return self._decision.left_lately()
 
     def left_of_others(self, topic_ids: Mapping[str, UUID]) -> dict[TopicPartition, Left]:
-        """As ``DeletedPartitions.replaced``: partitions this query had until their topic went."""
+        """As ``DeletedPartitions.replaced``: partitions this query had before the deletion."""
         return self._decision.replaced(topic_ids)
 
     def find_absent(self) -> bool:
@@ -124,7 +111,7 @@ class DeletionWatch:
         return True
 
     def find(self) -> None:
-        """Look for partitions that were deleted or exist again; see DeletedPartitions."""
+        """Find partitions that were deleted or exist again; see DeletedPartitions."""
         client = self._members.cluster_of(0)
         self._identify(client)
         for member in self._members:
@@ -132,7 +119,7 @@ class DeletionWatch:
         if not self._decision.is_due():
             return
         if self._options.partitions is not None:
-            return  # the client of assign looks for itself
+            return  # the client of assign checks this itself
         with self._state as state:
             watched = self._decision.watched(state.assignment.partitions.all())
         known = client.known_partitions(watched)
@@ -158,9 +145,8 @@ class DeletionWatch:
         deleted |= replaced
         with self._state as state:
             state.starts.created_anew(deleted)
-            # One without a start was assigned when it was already gone: its loss is its previous
-            # owner's to report. That may be this query, which gives it from one of its members to
-            # another.
+            # One without a start was assigned after its deletion: its previous owner reports the
+            # loss. That may be this query, through another of its members.
             owned = state.assignment.partitions.all()
             unread = {p for p in deleted - left.keys() if p in owned and owned[p].position is None}
             left |= {p: lately[p] for p in unread & lately.keys()}
@@ -192,7 +178,7 @@ class DeletionWatch:
     def _identify(self, client: DeferredRevokeConsumer) -> None:
         """Find out the topic ids of started partitions that are assigned by name.
 
-        This is done at once: a topic created anew before that would be taken for the old one.
+        This is done at once: a topic recreated before that would be mistaken for the old one.
         """
         with self._state as state:
             if not state.starts.unidentified or time.monotonic() < self._identify_at:
@@ -227,8 +213,8 @@ class DeletionWatch:
     ) -> frozenset[TopicPartition]:
         """The given partitions whose topic is no longer the one in which they were started.
 
-        Excludes those that the group has since assigned in the new topic: ``ReplacedTopics`` checks
-        them before they are started, and the group would not take them back.
+        Excludes partitions that the group has already assigned in the new topic: ``ReplacedTopics``
+        checks them before they are started, and the group would not take them back.
         """
         with self._state as state:
             found = state.starts.started_in_another(partitions, topic_ids)
@@ -287,12 +273,7 @@ class DeletionWatch:
     def ask(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
         """The given partitions that no longer exist, according to freshly fetched metadata.
 
-        Raises
-        ------
-        AuthorizationError
-            DESCRIBE is not granted on some of the topics.
-        kafka.errors.KafkaTimeoutError
-            No broker answers.
+        Raises AuthorizationError if DESCRIBE is not granted, or a KafkaTimeoutError.
         """
         with self._members.asking() as client:
             return sorted(ask_for_missing(client, partitions, "subscribe", LOOKUP_TIMEOUT_MS))
@@ -306,7 +287,7 @@ class DeletionWatch:
     def take_gone_elsewhere(self) -> set[TopicPartition]:
         """Partitions found since the last call that were deleted while the query lacked them.
 
-        Their topic may have been created anew since.
+        Their topic may exist again.
         """
         with self._state as state:
             gone, state.gone_elsewhere = state.gone_elsewhere, set()
@@ -319,36 +300,17 @@ def _gone(client: DeferredRevokeConsumer, topics: set[str]) -> set[str]:
     return missing - client.hidden_topics(missing, LOOKUP_TIMEOUT_MS)
 
 
-class ReplacedTopics:
-    """Whether the topic of a newly assigned partition was deleted, or created anew.
+class ReplacedTopics(QueryPart):
+    """Whether the topic of a newly assigned partition was deleted, or recreated.
 
-    Nothing shows that while another member, or nobody, has the partition. But Kafka drops the
-    group's offsets together with the old topic, so the metadata is fetched only for partitions
-    without an offset. A group that assigns by topic id revokes the partition from its owner. If
-    that is this query, it sees the new id, and it has lost records. Runs on the pump's thread.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows the topics' ids, and forgets the old partitions.
-    members : QueryMembers
-        They forget their commits.
-    deletions : DeletionWatch
-        Knows which partitions left this query lately.
+    Nothing shows that while another member, or none, has the partition. But Kafka drops the group's
+    offsets together with the old topic, so the metadata is fetched only for partitions without an
+    offset. A group that assigns by topic id revokes the partition from its owner. If that is this
+    query, it sees the new id, and it has lost records. Runs on the pump's thread.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        deletions: DeletionWatch,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, deletions: DeletionWatch) -> None:
+        super().__init__(core)
         self._deletions = deletions
         # Assigned partitions without a start whose topic was checked.
         self._looked_at: set[TopicPartition] = set()
@@ -361,10 +323,10 @@ class ReplacedTopics:
         self._absent &= set(starting)
 
     def without_absent(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """The given partitions without those that were found absent.
+        """The given partitions without absent ones.
 
-        The loss of an absent one is its previous owner's to report. If it were started here, it
-        would become this query's.
+        The previous owner of an absent one reports its loss. If it were started here, it would
+        become this query's.
         """
         return [p for p in partitions if p not in self._absent]
 
@@ -380,24 +342,11 @@ class ReplacedTopics:
         partitions: Collection[TopicPartition],
         committed: Collection[TopicPartition],
     ) -> set[TopicPartition]:
-        """Forget what is known of partitions whose topic was deleted and created anew.
+        """Forget partitions whose topic was deleted and recreated.
 
-        Parameters
-        ----------
-        member : QueryMember
-            The member that was assigned these.
-        cluster : DeferredRevokeConsumer
-            Its client for look-ups.
-        partitions : collection of TopicPartition
-            The partitions without a start.
-        committed : collection of TopicPartition
-            Those of which the group has an offset.
-
-        Returns
-        -------
-        set
-            Partitions that this query had until just now. The group's offset of such a partition
-            may be the query's own, committed by topic name.
+        ``committed`` are the partitions with an offset in the group. Returns the partitions that
+        this query had until just now: the group's offset of such a partition may be the query's
+        own, committed by topic name.
         """
         assigned = {p: member.assigned_topic_id(p) for p in partitions}
         topic_ids = {p.topic: found for p, found in assigned.items() if found is not None}
@@ -409,7 +358,7 @@ class ReplacedTopics:
             cluster.existing_topics(LOOKUP_TIMEOUT_MS)  # the metadata may be stale
             self._absent |= asked - cluster.known_partitions(asked)
             asked -= self._absent
-            # The ids that the group has assigned may be newer than those of a broker.
+            # The ids that the group has assigned may be newer than a broker's.
             topic_ids = {**cluster.topic_ids({p.topic for p in asked}), **topic_ids}
         with self._state as state:
             replaced = state.starts.replaced(asked, topic_ids)

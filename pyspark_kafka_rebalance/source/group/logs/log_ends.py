@@ -1,6 +1,7 @@
 """LogEnds: the ends, starts and sizes of the partitions' logs, with the last answers cached.
 
-Used only by the planner's thread. If the pump has ended, a failed look-up raises the reason.
+Only the planner's thread uses it, apart from :meth:`LogEnds.told`. If the pump has ended, a failed
+look-up raises the reason.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.found_records import RecordTime
-from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
-from ...plan.log_sizes import log_sizes
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
+from .log_sizes import log_sizes
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ _LATEST_MAX_AGE_S = 5.0
 #: every 10 ms.
 _SIZES_AGAIN_S = 0.2
 
-#: How long a run whose end is fixed when it begins waits for the end offsets of its partitions, and
-#: how often it asks.
+#: How long a run with a fixed end waits for the end offsets of its partitions, and how often it
+#: asks.
 _ALL_ENDS_WITHIN_S = 60.0
 _ASK_AGAIN_S = 0.02
 
@@ -72,30 +72,13 @@ class _Measured(NamedTuple):
         return self.told_end <= end <= max(longest, self.told_end)
 
 
-class LogEnds:
-    """Answers from the last look-ups where they are new enough.
+class LogEnds(QueryPart):
+    """Answers from the last look-ups where they are new enough."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        Their client makes the look-ups.
-    pump : Pump
-        Cancels waits when it shuts down.
-
-    Attributes
-    ----------
-    asked_at : float
-        When the ends were last requested; seconds, monotonic.
-    """
-
-    def __init__(self, options: SourceOptions, members: QueryMembers, pump: Pump) -> None:
-        self._options = options
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._ends: dict[TopicPartition, int] = {}
-        self.asked_at = 0.0
+        self.asked_at = 0.0  #: when the ends were last requested; seconds, monotonic
         self._known: dict[TopicPartition, int] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._high_watermarks_at = 0.0
@@ -104,7 +87,7 @@ class LogEnds:
         self._ask_sizes_at = 0.0
         self._log_starts: dict[TopicPartition, int] = {}
         self._log_starts_at = 0.0
-        event_time = options.event_time
+        event_time = core.options.event_time
         self._wants_latest = event_time is not None and event_time.max_idle_ms > 0
         self._latest: Mapping[TopicPartition, RecordTime | None] = {}
         self._latest_at = -math.inf
@@ -119,11 +102,13 @@ class LogEnds:
         fresh = now - self.asked_at <= END_OFFSETS_MAX_AGE_S
         if not fresh or not self._ends.keys() >= set(partitions):
             with self._members.asking() as client:
-                if self._wants_latest and not self._know_latest(now, partitions):
+                recent = now - self._latest_at <= _LATEST_MAX_AGE_S
+                know_latest = recent and self._latest.keys() >= set(partitions)
+                if self._wants_latest and not know_latest:
                     # Requested before the ends, so that these records lie before them.
                     self._latest = self._ask_latest(client, partitions)
                     self._latest_at = now
-                # If a leader is moving or a topic is gone, the next trigger asks again.
+                # If a leader is moving or a topic was deleted, the next trigger asks again.
                 self._ends = client.end_offsets_now(partitions, LOOKUP_TIMEOUT_MS)
             self.asked_at = now
             return self._ends
@@ -141,10 +126,6 @@ class LogEnds:
     def renew_latest(self) -> None:
         """Request the latest records together with the next ends."""
         self._latest_at = -math.inf
-
-    def _know_latest(self, now: float, partitions: Collection[TopicPartition]) -> bool:
-        recent = now - self._latest_at <= _LATEST_MAX_AGE_S
-        return recent and self._latest.keys() >= set(partitions)
 
     def _ask_latest(
         self, client: DeferredRevokeConsumer, partitions: Collection[TopicPartition]
@@ -175,12 +156,8 @@ class LogEnds:
 
         Makes a request only under read_committed: there, an open transaction holds the end offset
         below the high watermark. A high watermark at or above the position may be a second old.
-        Partitions whose leader does not answer are left out.
-
-        Parameters
-        ----------
-        positions : Mapping[TopicPartition, int]
-            Their positions. :meth:`end_offsets` must just have returned their end offsets.
+        Partitions whose leader does not answer are left out. :meth:`end_offsets` must just have
+        returned the end offsets of these partitions.
         """
         if self._options.isolation_level == "read_uncommitted":
             return {p: self._ends[p] for p in positions}
@@ -193,12 +170,10 @@ class LogEnds:
         return {p: known[p] for p in positions if p in known}
 
     def end_offsets_of_topics(self) -> dict[TopicPartition, int]:
-        """End offsets of every partition of the subscribed topics, whichever member owns it.
+        """End offsets of every partition of the subscribed topics, other members' included.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            The leaders of some partitions do not answer within a minute; names the partitions.
+        Raises KafkaRebalanceError if some leaders do not answer within a minute; names the
+        partitions.
         """
         partitions = self._members.partitions()
         deadline = time.monotonic() + _ALL_ENDS_WITHIN_S
@@ -234,16 +209,7 @@ class LogEnds:
 
         Partitions whose leader does not answer are left out, and requested again a little later.
         The answers are at most a minute old, and their logs at most a quarter longer by now.
-
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int]
-            End offsets, exclusive.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers refuse to answer.
+        Raises KafkaRebalanceError if the brokers refuse to answer.
         """
         now = time.monotonic()
         aged = now - self._measured_at > _BYTES_PER_OFFSET_MAX_AGE_S

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kafka.errors import IncompatibleBrokerVersion
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.found_records import RecordTime
@@ -20,6 +22,7 @@ from ....fetch.offset_range import OffsetRange
 from ...plan.timelines import Rows
 from ...plan.times import SHORT
 from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_part import QueryCore, QueryPart
 from ..query_state import QueryState
 from .log_ends import LogEnds
 
@@ -27,16 +30,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ....fetch.fetcher import RangeFetcher
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for a partition that no member owns. It may have gone to another query of the
-#: group, whose members can keep ours from settling.
+#: How long to wait for a partition that no member owns. Another query of the group may own it by
+#: now, and its members can keep ours from settling.
 _IN_TRANSIT_AT_MOST_S = 10.0
 
-#: How long nothing must change before the members have settled. If a partition is missing, all of
-#: them must also have been told what has become of it (``LastChange``).
+#: How long nothing must change before the members have settled. If a partition is missing, each
+#: must also have had the heartbeat answers that ``LastChange`` requires.
 _SETTLED_FOR_S = 1.0
 
 
@@ -45,35 +47,23 @@ class AwaitedPartitions:
 
     A partition can be on its way from one member of the query to another, above all while they
     join. Its records would come late if the other partitions were read in the meantime.
-
-    Parameters
-    ----------
-    state : QueryState
-        Knows what is owned.
-    members : QueryMembers
-        Know whether they have settled.
-    clock : callable
-        Seconds, monotonic.
     """
 
     def __init__(
-        self,
-        state: QueryState,
-        members: QueryMembers,
-        clock: Callable[[], float] = time.monotonic,
+        self, state: QueryState, members: QueryMembers, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._state = state
         self._members = members
         self._clock = clock
-        #: What the query had when the members last had settled, and has had since; None before.
+        #: The query's partitions when the members last settled, and later ones; None before.
         self._had: frozenset[TopicPartition] | None = None
         self._missing_since: dict[TopicPartition, float] = {}
 
     def now(self, planned: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        """Partitions that cannot be read now, and those that may come back to a member.
+        """Partitions that cannot be read now, or that may come back to a member.
 
-        A batch is planned from the positions of ``planned``, which is older than the ends of their
-        logs: a broker may have taken seconds to tell these. What has come since is not read.
+        The batch is planned from the positions of ``planned``. Brokers may take seconds to report
+        the ends of those logs; partitions assigned in between are not read.
 
         A revoked partition is left out once the members have settled, or at once if there is only
         one member. One whose revoke is requested is still the query's: the group may take the
@@ -92,13 +82,13 @@ class AwaitedPartitions:
             change = state.last_change
             is_quiet, all_told = change.unchanged_s() >= _SETTLED_FOR_S, change.all_told
         had = frozenset(self._members.partitions()) if self._had is None else self._had
-        # What a member got can have moved on by now, even if no batch was planned in between.
+        # A member's new partition can have moved on by now, even without a batch in between.
         had |= owned.keys() | gained
         missing = had - positions.keys()
         if self._had is not None and len(self._members) == 1:
-            missing &= owned.keys()  # what has left the only member has left the query
-        # A killed planner's members own what they had until their sessions end, and in KIP-848 ours
-        # are told so: that is not theirs for good, if the checkpoint knows it.
+            missing &= owned.keys()  # a partition that left the only member left the query
+        # A killed planner's members own their partitions until their sessions end, and KIP-848
+        # reports so to ours. Partitions of the checkpoint will come back.
         is_settled = not missing or (all_told and missing.isdisjoint(known))
         if self._members.have_settled() and is_quiet and is_settled:
             self._had, self._missing_since = frozenset(owned), {}
@@ -115,9 +105,9 @@ class AwaitedPartitions:
         owned: Collection[TopicPartition],
         gained: Collection[TopicPartition],
     ) -> frozenset[TopicPartition]:
-        """Those of the missing partitions that are owned, or were within the last ten seconds.
+        """The missing partitions that are owned, or were within the last ten seconds.
 
-        Joins can follow each other for minutes, and a revoke can wait for a batch for as long.
+        Joins can follow each other for minutes, and a revoke can wait for a batch just as long.
         """
         now, since = self._clock(), self._missing_since
         self._missing_since = {
@@ -134,27 +124,12 @@ _PATIENCE_MS = 5_000
 _AHEAD_BYTES = 4 * 1024 * 1024
 
 
-class RecordTimes:
-    """What the order by timestamps asks of the brokers; ``plan/event_time`` decides by it.
+class RecordTimes(QueryPart):
+    """The brokers' answers by which ``plan/event_time`` orders records by timestamps."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        Their client makes the look-ups.
-    state : QueryState
-        Knows what is owned.
-    log_ends : LogEnds
-        Requests the latest records, before the ends of the logs.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, log_ends: LogEnds
-    ) -> None:
-        self._options = options
-        self._members = members
-        self._awaited = AwaitedPartitions(state, members)
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
+        self._awaited = AwaitedPartitions(core.state, core.members)
         self._log_ends = log_ends
         self._leaderships: dict[TopicPartition, tuple[UUID | None, int | None]] = {}
         self._leaderships_ms = -1.0
@@ -172,7 +147,7 @@ class RecordTimes:
     def anew(self) -> Collection[TopicPartition]:
         """Partitions whose topic or leader has changed since the last call.
 
-        Looks only if the metadata was refreshed: until then, the same leaders answer.
+        Checks only if the metadata was refreshed: until then, the same leaders answer.
         """
         with self._members.asking() as client:
             if (renewed_ms := client.metadata_renewed_ms()) == self._leaderships_ms:
@@ -232,16 +207,23 @@ class RecordTimes:
         """Each log's latest record, from before its end; renewed if :meth:`prepare` asked."""
         return self._log_ends.latest_records()
 
+    def newest_of(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, RecordTime | None]:
+        """Each of these logs' latest record; partitions without an answer are left out.
+
+        One request per broker. Empty if brokers are older than 3.0.
+        """
+        with self._members.asking() as client, suppress(IncompatibleBrokerVersion):
+            return client.latest_records_now(partitions, LOOKUP_TIMEOUT_MS)
+        return {}
+
     def rows(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
         """Read these ranges; of a long range maybe only the first part.
 
-        Skips records that are gone, and returns no rows for a damaged range, since the read of the
-        batch reports both. Partitions whose leader does not answer are left out.
-
-        Raises
-        ------
-        AuthorizationError
-            READ is not granted on a topic.
+        Skips deleted records, and returns no rows for a damaged range, since the read of the
+        batch reports both. Partitions whose leader does not answer are left out. Raises
+        AuthorizationError if READ is not granted on a topic.
         """
         try:
             return self._read(ranges)
@@ -260,8 +242,8 @@ class RecordTimes:
         return found
 
     def _read(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, Rows]:
+        from ....fetch.decoder import has_transactions
         from ....fetch.fetcher import RangeFetcher
-        from ....fetch.record_batch import has_transactions
 
         fetch = dict(self._options.fetch_config)
         fetch["retry_timeout_ms"] = min(fetch.get("retry_timeout_ms", _PATIENCE_MS), _PATIENCE_MS)

@@ -1,1 +1,1 @@
-"""What other members of the group own and have delivered."""
+"""Ownership and progress of the group's other members."""

@@ -1,4 +1,4 @@
-"""Coverage: whether a run with an end (AvailableNow, Once) would leave records that nobody reads.
+"""Coverage: whether a run with an end (AvailableNow, Once) would leave records unread.
 
 A partition is covered if it is ours, if another live member owns it, or if the group has read all
 of it. A run ends only when every partition is covered. ``live_owners`` decides which members are
@@ -10,24 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError, names_of
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..logs.log_ends import LogEnds
-from ..query_state import QueryState
 from .live_owners import LiveOwnerWatch
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-#: How often such a run rechecks what others own, its own members, and its partitions' starts.
+#: How often such a run rechecks other members, its own, and its partitions' starts.
 COVERAGE_TICK_S = 0.1
 _OWN_TICK_S = 0.02
 _STARTS_TICK_S = 0.005
@@ -36,37 +31,13 @@ _STARTS_TICK_S = 0.005
 _STARTS_WITHIN_S = 60.0
 
 
-class Coverage:
-    """Waits until every partition is covered, or says which are not; for the planner's thread.
+class Coverage(QueryPart):
+    """Waits until every partition is covered, or says which are not; for the planner's thread."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is ours.
-    members : QueryMembers
-        Their client makes the look-ups.
-    log_ends : LogEnds
-        Knows where the logs end.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        log_ends: LogEnds,
-        pump: Pump,
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+    def __init__(self, core: QueryCore, log_ends: LogEnds) -> None:
+        super().__init__(core)
         self._log_ends = log_ends
-        self._pump = pump
-        self._live_owners = LiveOwnerWatch(options)
+        self._live_owners = LiveOwnerWatch(core.options)
         self._read_by_group: frozenset[TopicPartition] = frozenset()
 
     @property
@@ -92,29 +63,17 @@ class Coverage:
     ) -> None:
         """Wait until the members have joined and nothing is :meth:`uncovered`.
 
-        The members do not all join at the same moment, so the first must give most of what it got
-        to the others. Those revokes do not wait for their rows in the next batch, because that is
-        planned only after this wait: the batch of Once would miss the records. A revoke that waits
-        for a batch under way ends the wait.
+        The members do not all join at the same moment, so the first must give most of its
+        partitions to the others. Those revokes do not wait for their rows in the next batch: it is
+        planned only after this wait, and the batch of Once would miss the records. A revoke that
+        waits for a batch under way ends the wait.
 
-        The wait lasts at most :attr:`within_s`, then raises. After that it waits for the starts of
-        our partitions, for as long as a broker may take to restart, and goes on without them.
+        The wait lasts at most :attr:`within_s`, then raises KafkaRebalanceError with the
+        partitions. It then waits for the starts of our partitions as long as a broker may take to
+        restart, and continues without them.
 
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            As in :meth:`uncovered`.
-        until : callable
-            Ends the wait early.
-        patience_s : callable
-            How long after the members have joined to go on without an error, whatever is uncovered;
-            None: never.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            Some partitions were neither ours nor a live member's for longer than the group may
-            take; names them.
+        ``until`` ends the wait early. It ends without an error ``patience_s`` after the members
+        have joined, even if something is uncovered; None: never.
         """
         deadline = time.monotonic() + self.within_s
         joined_at: float | None = None
@@ -157,15 +116,8 @@ class Coverage:
     def uncovered(self, ends: Mapping[TopicPartition, int] | None = None) -> list[TopicPartition]:
         """Partitions with unread records that neither we nor another live member own.
 
-        Parameters
-        ----------
-        ends : Mapping[TopicPartition, int] or None
-            End offsets to read to, exclusive; by default the current ones.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not say what other members own, or the membership has failed.
+        ``ends`` are the end offsets to read to, exclusive; by default the current ones. Raises
+        KafkaRebalanceError if the brokers do not report ownership, or the membership has failed.
         """
         self._members.client()  # waits until they are built
         if self._options.partitions is not None:

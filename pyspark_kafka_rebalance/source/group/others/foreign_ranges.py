@@ -1,22 +1,22 @@
 """ForeignRanges: waits for the owners of partitions that a batch reads but the query does not own.
 
-A batch reads the ranges that its offset names, whoever owns the partitions by then: a restarted
-query may replay it after another member got its partitions, or a partition may be lost right after
-the batch was planned. Rows that another member has delivered are marked ``lost``.
+A batch reads the ranges that its offset names, even if others own the partitions by then: a
+restarted query may replay it after another member got its partitions, or a partition may be lost
+right after the batch was planned. Rows that another member has delivered are marked ``lost``.
 
 Invariants:
  1. A row is marked only if the group's committed offset is past it. A row is committed only after
     it was delivered without the mark, so a marked row was delivered before and may be dropped, and
-    reading goes on after the batch.
+    reading continues after the batch.
  2. A row stays unmarked only if the query owns the partition, in which case the batch defers its
     revoke, or if the wait for the owner has ended.
 
 So a batch waits for each partition that another member owns, until that owner has committed all of
 the range or gives the partition up. It does not for one that the query cannot own any more.
 
-The planner's thread waits (:meth:`ForeignRanges.lost_below`). Meanwhile the pump's thread asks what
-the group has committed (:meth:`ForeignRanges.look`). What is marked, and how long to wait, is
-decided by the functions above that class, which are pure.
+The planner's thread waits (:meth:`ForeignRanges.lost_below`), while the pump's thread requests the
+group's committed offsets (:meth:`ForeignRanges.look`). The functions above that class, which are
+pure, decide which rows are marked and how long to wait.
 """
 
 from __future__ import annotations
@@ -25,21 +25,18 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap
-from ....consumer.pump import Pump
 from ....errors import names_of
 from ....fetch.offset_range import OffsetRange
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..query_state import QueryState, SharedState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
+from ..query_state import SharedState
 
 log = logging.getLogger(__name__)
 
@@ -64,34 +61,23 @@ AT_MOST_S = 300.0
 JOIN_S = 60.0
 
 
-#: What a batch reads of each partition: one range, and maybe others below its live position.
+#: The ranges that a batch reads of each partition: one, and maybe others below its live position.
 Reads: TypeAlias = Mapping[TopicPartition, Sequence[OffsetRange]]
 
 
 class Standing(NamedTuple):
-    """What is known of one partition: whether the query owns it, and what the group has.
-
-    Attributes
-    ----------
-    is_own : bool
-        Whether the query owns it.
-    committed : int or None
-        The group's committed offset.
-    known : Remaining or None
-        What the group is owed, if more than the committed offset is known.
-    is_left_out : bool
-        The query never owns it again: it was restarted without the topic, or the topic is deleted.
-        Then what the group has now decides, and no owner is waited for: there may never be one.
-    """
+    """Whether the query owns one partition, and the group's commits of it, as far as known."""
 
     is_own: bool
     committed: int | None
-    known: Remaining | None = None
+    known: Remaining | None = None  #: if more than the committed offset is known
+    #: The query never owns it again: it was restarted without the topic, or the topic is deleted.
+    #: Then the group's present offset decides, without a wait: there may never be an owner.
     is_left_out: bool = False
 
     @property
     def owed(self) -> Remaining | None:
-        """What the group is owed; None if nothing was ever committed."""
+        """The group's remaining offsets; None if nothing was ever committed."""
         if self.known is not None or self.committed is None:
             return self.known
         return Remaining(max(0, self.committed))
@@ -153,15 +139,7 @@ class Pace:
         self._left: int | None = None
 
     def is_too_slow(self, left: int | None, now: float, until: float) -> bool:
-        """Whether the owner will be late, with this many offsets left to read first.
-
-        Parameters
-        ----------
-        left : int or None
-            As ``Standing.before_it_nears``.
-        now, until : float
-            Seconds.
-        """
+        """Whether the owner will be late, with this many offsets left (``before_it_nears``)."""
         before, self._left = self._left, left
         if left is None or before is None or left > before:
             self._commits = 0
@@ -176,7 +154,7 @@ class Pace:
 
 
 class Look(NamedTuple):
-    """One look at the group: whether our members have joined, and the partitions' standings."""
+    """A snapshot of the group: whether our members have joined, and the partitions' standings."""
 
     joined: bool
     standings: Mapping[TopicPartition, Standing]
@@ -216,7 +194,7 @@ def wait_for_owners(
     session_s: Callable[[], float],
     clock: Callable[[], float],
 ) -> Mapping[TopicPartition, Standing]:
-    """Wait until it is decided which rows are marked (invariant 2).
+    """Wait until it is decided which rows are marked (invariant 2); returns the last standings.
 
     Deadlines: the members may take until ``JOIN_S`` after the session's end to join. Then the wait
     ends after ``STILL_S`` without any change, but no earlier than ``STILL_S`` and no later than
@@ -224,30 +202,15 @@ def wait_for_owners(
     owners of everything undecided read other gaps first and will be late (``Pace``). Undecided rows
     then go out without the mark: they may come twice, but none is skipped.
 
-    The session is timed from the beginning of the wait, since a member that died before sends no
+    The session is timed from the start of the wait, since a member that died before sends no
     heartbeat after it. In the classic protocol the coordinator answers a JoinGroup only when dead
     members are out, so the session is over by then. Joining does not wait for them in the consumer
     protocol (KIP-848), in a group that both protocols share, or if a static member comes back. A
     dead member then owns its partitions until its session expires, and nothing changes until then.
 
-    Parameters
-    ----------
-    reads : mapping
-        What the batch reads.
-    look : callable
-        Looks at the group; leaves out partitions that need no wait.
-    wait : callable
-        Waits a moment; raises what ended the membership.
-    session_s : callable
-        The session timeout, in seconds, after which the group removes dead members. Called each
-        time, because the broker's value is known only when a member joins.
-    clock : callable
-        Seconds.
-
-    Returns
-    -------
-    mapping
-        The last known standings, from which the marks follow.
+    ``look`` leaves out partitions that need no wait. ``wait`` waits a moment; it raises the error
+    that ended the membership. ``session_s`` is called each time, because the broker's value is
+    known only when a member joins.
     """
     began_at = changed_at = clock()
     before: tuple[object, ...] | None = None
@@ -291,32 +254,15 @@ _CHECK_EVERY_S = 0.2
 _TICK_S = 0.02
 
 
-class ForeignRanges:
-    """The planner's wait for other owners, and the pump's requests while it lasts.
+class ForeignRanges(QueryPart):
+    """The planner's wait for other owners, and the pump's requests while it lasts."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is owned, and what the group is known to have.
-    members : QueryMembers
-        Their client makes the look-ups.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._looked_at = 0.0
         # Partitions of others that a batch waits for. Replaced, never changed: two threads use it.
         self._awaited: frozenset[TopicPartition] = frozenset()
-        # Those of them whose committed offsets are in the state, which protects this as well.
+        # The awaited ones whose committed offsets are in the state; its lock guards this, too.
         self._answered: frozenset[TopicPartition] = frozenset()
 
     @property
@@ -327,12 +273,12 @@ class ForeignRanges:
     def lost_below(self, ranges: Mapping[TopicPartition, OffsetRange]) -> dict[TopicPartition, int]:
         """The offsets below which others have delivered rows of a batch; waits until known.
 
-        Raises what ended the membership.
+        Raises the error that ended the membership.
         """
         return marked_below(ranges, self._decided({p: (one,) for p, one in ranges.items()}))
 
     def owed(self, reads: Reads) -> dict[TopicPartition, Remaining]:
-        """What the group is owed of the partitions where others may have delivered rows.
+        """The group's remaining offsets, where others may have delivered rows of a batch.
 
         As :meth:`lost_below`, but the batch may read several ranges of a partition, some of them
         below the live position.
@@ -376,7 +322,7 @@ class ForeignRanges:
                 self._awaited = self._answered = frozenset()
 
     def look(self) -> None:
-        """Ask how far others are with what a batch waits for, if one waits and it is time."""
+        """Request the commits that a batch waits for, if one waits and it is time."""
         now, awaited = time.monotonic(), self._awaited
         if not awaited or now - self._looked_at < _CHECK_EVERY_S:
             return

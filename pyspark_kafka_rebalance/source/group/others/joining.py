@@ -1,6 +1,6 @@
 """Joining: how a query's members join their group, as seen by its planner.
 
-It tells whether the group has other members already, and when the query's own members are ready.
+It reports whether the group has other members already, and when the query's members are ready.
 """
 
 from __future__ import annotations
@@ -8,19 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kafka import KafkaAdminClient
 
 from ....consumer.group_description import GroupDescription, describe_group
-from ....consumer.pump import Pump
 from ....errors import KafkaRebalanceError
 from ...cluster_query import ask_cluster
-from ..clients.query_members import QueryMembers
-from ..query_state import QueryState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_part import QueryPart
 
 log = logging.getLogger(__name__)
 
@@ -28,36 +22,16 @@ log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 0.005
 
 
-class Joining:
-    """Used by the planner's thread, while the pump polls the members.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is assigned, and what has a start.
-    members : QueryMembers
-        The members that join.
-    pump : Pump
-        Cancels waits when it shuts down.
-    """
+class Joining(QueryPart):
+    """Used by the planner's thread, while the pump polls the members."""
 
     #: Whether :meth:`has_others` has found any; False if it was not called.
     found_others = False
 
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
-
     def has_others(self) -> bool:
         """Whether others are in the group, before our members join; True if that is unknown.
 
-        Raises what ended the membership.
+        Raises the error that ended the membership.
         """
         if self._options.partitions is not None:
             self._members.client()
@@ -84,16 +58,8 @@ class Joining:
     ) -> None:
         """Wait until the members have joined and know where their partitions start.
 
-        Ends early when a revoke waits for the next batch.
-
-        Parameters
-        ----------
-        until : callable
-            Ends the wait early as well.
-        timeout_s : float
-            The longest wait.
-        unchanged_s : float
-            How long nothing must have changed; ignored with ``assign``, which has no other members.
+        Ends early when a revoke waits for the next batch, or ``until`` says so. Nothing must have
+        changed for ``unchanged_s``; not with ``assign``, which has no other members.
         """
         deadline = time.monotonic() + timeout_s
         unchanged_s = unchanged_s if self._options.partitions is None else 0.0

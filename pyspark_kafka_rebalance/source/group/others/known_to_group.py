@@ -1,12 +1,12 @@
-"""KnownToGroup: what the group knows of partitions before this query owns any.
+"""KnownToGroup: finds out, before this query owns any partitions, which ones the group knows.
 
-It asks which offsets the group has for the checkpoint's partitions, and which partitions are new to
-the group: created after it began to read their topic (:func:`new_to_group`). Each is asked once,
-and again after a retriable error. Runs on the pump's thread.
+It requests the group's committed offsets of the checkpoint's partitions, and finds the partitions
+that are new to the group: created after it started to read their topic (:func:`new_to_group`). Each
+is requested once, and again after a retriable error. Runs on the pump's thread.
 
 Members of the source commit the starts of all their partitions as soon as they have found them. So
 if a partition has no committed offset although the group has committed others of its topic, no
-member has had it yet: it was added to the topic since. Nobody has delivered its records, so it
+member has had it yet: it was added to the topic later. None of its records was delivered, so it
 starts with the first one, like a partition that is found while a query runs.
 
 This is true only of offsets fetched *before* the query's own members join. After that, two members
@@ -18,17 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ....consumer.pump import Pump
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
-from ..query_state import QueryState
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +31,9 @@ log = logging.getLogger(__name__)
 def new_to_group(
     partitions: Collection[TopicPartition], committed: Collection[TopicPartition]
 ) -> frozenset[TopicPartition]:
-    """Find the partitions that are new to the group.
+    """Find the partitions of the topics that are new to the group.
 
-    Parameters
-    ----------
-    partitions : collection of TopicPartition
-        All partitions of the topics.
-    committed : collection of TopicPartition
-        The partitions for which the group has a committed offset.
-
-    Returns
-    -------
-    frozenset of TopicPartition
-        The partitions without one, in topics that the group reads.
+    They have no committed offset, in topics that the group reads.
     """
     topics = {p.topic for p in committed}
     return frozenset(p for p in partitions if p.topic in topics and p not in committed)
@@ -58,31 +43,14 @@ def new_to_group(
 _ASK_AGAIN_S = 0.02
 
 
-class KnownToGroup:
-    """Asks for new partitions before the members join, and for offsets once they may be behind.
+class KnownToGroup(QueryPart):
+    """Asks for new partitions before the members join, and for offsets once they may be behind."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Says what to ask for, and records the answers.
-    members : QueryMembers
-        They make the look-ups.
-    pump : Pump
-        Ends a wait when it is stopping.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, members: QueryMembers, pump: Pump
-    ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
-        self._pump = pump
-        # Whether find_committed is done. With assign, the partitions are the query's own from the
-        # beginning, so there is nothing to ask.
-        self._has_asked = options.partitions is not None
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
+        # Whether find_committed is done. With assign, the query owns the partitions from the
+        # start, so there is nothing to ask.
+        self._has_asked = core.options.partitions is not None
 
     def find_new(self) -> None:
         """Find out, before the members join, which partitions are new to the group."""

@@ -1,8 +1,8 @@
-"""LiveOwnerWatch: what the other live members of a group own, for a run with an end.
+"""LiveOwnerWatch: the partitions of a group's other live members, for a run with an end.
 
 A run with an end can leave a partition to the member that owns it, but only if that member is
-alive: a killed member goes on owning its partitions until its session expires. A member was alive
-after the run began
+alive: a killed member goes on *owning* its partitions until its session expires. A member was alive
+after the run started
 
 * in the classic protocol, if the group has completed a join of ours: for that, every other member
   must rejoin, or its session must expire;
@@ -34,24 +34,11 @@ def owned_by_live_others(
     joined_epoch: int | None,
     session_passed: bool,
 ) -> frozenset[TopicPartition]:
-    """Find what those other members own that were alive after ours joined.
+    """Find the partitions of other members that were alive after ours joined.
 
-    Parameters
-    ----------
-    group : GroupDescription
-        As described after our members joined.
-    own_ids : collection of str
-        The member ids of our own members.
-    joined_epoch : int or None
-        A group epoch no older than our join, which rebalanced the group; 0 in the classic protocol.
-        None if our join caused no rebalance.
-    session_passed : bool
-        Whether a session timeout has passed since our join.
-
-    Returns
-    -------
-    frozenset of TopicPartition
-        Without partitions on their way from one member to another.
+    Excludes partitions on their way from one member to another. ``joined_epoch`` is a group epoch
+    no older than our join, which rebalanced the group: 0 in the classic protocol, None if our join
+    caused no rebalance. ``session_passed``: a session timeout has passed since our join.
     """
     return frozenset(
         partition
@@ -72,13 +59,7 @@ _LOOK_EVERY_S = 0.25
 
 
 class LiveOwnerWatch:
-    """Describes the group at intervals, from the time when the run's own members have joined.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The options of a stream that has group members.
-    """
+    """Describes the group at intervals, from the time when the run's own members have joined."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -91,19 +72,9 @@ class LiveOwnerWatch:
     def owned(
         self, own_ids: Collection[str], session_timeout_ms: float
     ) -> frozenset[TopicPartition]:
-        """Ask what those other members own that were alive after ours joined.
+        """Request the partitions of other members that were alive after ours joined.
 
-        Parameters
-        ----------
-        own_ids : collection of str
-            The member ids of our own members.
-        session_timeout_ms : float
-            How long a dead member stays in the group.
-
-        Raises
-        ------
-        KafkaRebalanceError
-            The brokers do not answer, or refuse to.
+        Raises KafkaRebalanceError if the brokers do not answer, or refuse to.
         """
         now = time.monotonic()
         if self._joined_at is None:

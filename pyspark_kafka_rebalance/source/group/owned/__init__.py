@@ -1,1 +1,1 @@
-"""What a query owns of its partitions, and how far it has read them. Pure."""
+"""The partitions that a query owns, and how far it has read them. Pure."""

@@ -1,9 +1,9 @@
-"""QueryAssignment: what one query owns, and how that affects its marks and batches. Pure.
+"""QueryAssignment: a query's partitions, and how a change affects marks and batches. Pure.
 
 Invariants:
  1. A partition gets a new range only while it is owned, its start is known, and no revoke of it
-    is requested. The range starts where the last one ended, whichever member owned the partition
-    in between.
+    is requested. The range starts where the last one ended, even if another member owned the
+    partition in between.
  2. A revoke completes only when everything handed out of the partition is acknowledged and, if
     event rows are enabled, Spark has committed the batch with its ``revoke_requested`` row. That
     row is awaited only if something was read since the assignment, or before a restart: Spark has
@@ -11,7 +11,7 @@ Invariants:
     assignment matter (:meth:`release_unread`).
  3. A lost partition is no longer committed. Its marks stay, in case it comes back.
 
-What to commit: ``OwedCommits``. Where reading starts: ``positioning``.
+``OwedCommits`` decides what to commit, ``positioning`` where reading starts.
 
 Not thread-safe: the owner holds one lock around every call, and never over I/O.
 """
@@ -38,29 +38,9 @@ from .positioning import Positioning
 class QueryAssignment:
     """The partitions of all members of one query.
 
-    Call a part directly for what concerns only that part, and this class for what changes several.
-
-    Parameters
-    ----------
-    include_events : bool
-        Whether events are kept for rows, and hold revokes back until their batch is committed.
-
-    Attributes
-    ----------
-    partitions : OwnedPartitions
-        What is owned now.
-    marks : Marks
-        How far each partition has been read.
-    gaps : GapMarks
-        The ranges of each partition still to be caught up below that.
-    batches : OpenBatches
-        The batches that are planned and not proven.
-    events : EventRows
-        The event rows for the next batch.
-    commits : OwedCommits
-        What the group still has to be sent.
-    positioning : Positioning
-        Applies what the brokers say: where partitions start, and what is gone from their logs.
+    Call a part directly if only that part changes, and this class if several do. With
+    ``include_events``, events are kept for rows, and hold revokes back until their batch is
+    committed.
     """
 
     def __init__(self, include_events: bool = False) -> None:
@@ -76,7 +56,7 @@ class QueryAssignment:
         # Read by the previous process and not flushed yet: Spark has kept their state.
         self._unflushed: set[TopicPartition] = set()
 
-    # -- what happens to the assignment -----------------------------------------------------------
+    # -- changes of the assignment ----------------------------------------------------------------
 
     def assign(self, member: int, generation: int, partitions: Collection[TopicPartition]) -> None:
         """The group assigned partitions to a member; their start is not known yet."""
@@ -112,7 +92,7 @@ class QueryAssignment:
             self.events.add("revoked", partition, owned.generation)
 
     def lose(self, member: int, partitions: Iterable[TopicPartition]) -> None:
-        """The partitions are gone without a hand-over (invariant 3)."""
+        """The partitions are lost, without a hand-over (invariant 3)."""
         for partition, owned in self._pop(member, partitions):
             self.events.add("lost", partition, owned.generation)
             self.batches.forget_request(partition)
@@ -155,19 +135,16 @@ class QueryAssignment:
     ) -> dict[TopicPartition, OffsetRange]:
         """Record the ranges that are still allowed now, and return only those (invariant 1).
 
-        The last step of planning: it drops whatever changed during the planner's I/O.
+        The last step of planning: it drops partitions that changed during the planner's I/O.
+        ``batches`` has the parts of gaps that were allowed.
 
         Parameters
         ----------
-        planned : dict
-            Ranges decided from an earlier ``partitions.plannable()``.
         certain : callable
             Whether this member's membership is certain right now (its lease).
-        catch_up : mapping
-            Parts of gaps, decided the same way; ``batches`` has those that were allowed.
         whole : bool
             Whether the ranges are recorded all or none: with an order among partitions, the rest
-            of a batch would overtake what is left out.
+            of a batch would overtake the dropped ranges.
         """
         owned, revoking = self.partitions.all(), self.partitions.revoking()
         certain = cache(certain)
@@ -201,7 +178,7 @@ class QueryAssignment:
     def unproven(self) -> dict[TopicPartition, OffsetRange]:
         """The ranges that are handed out, unproven and still owned: one for each partition.
 
-        Excludes what lies below where the live position began: see :meth:`unproven_gaps`.
+        Excludes offsets below the start of the live position: see :meth:`unproven_gaps`.
         """
         ranges = self.batches.ranges(of=self.partitions.all())
         for partition in ranges.keys() & self.gaps.all_unproven().keys():
@@ -213,7 +190,7 @@ class QueryAssignment:
         return ranges
 
     def unproven_gaps(self) -> dict[TopicPartition, list[Gap]]:
-        """The same below the live positions: what unproven batches read there."""
+        """The gaps of owned partitions that unproven batches read, below the live positions."""
         owned = self.partitions.all()
         under_way = {p: self.gaps.under_way(p) for p in self.gaps.all_unproven() if p in owned}
         return {p: found for p, found in under_way.items() if found}
@@ -253,7 +230,7 @@ class QueryAssignment:
         """Take over the positions that Spark's checkpoint proves, before anything is handed out.
 
         After :meth:`resume` this does nothing. The positions are then those of the resumed batch's
-        end or older ones, and a position that was set back or deleted since must stay so.
+        end or older ones, and must not undo that a position was set back or deleted.
 
         ``gaps`` are still to be read below the live positions.
         """
@@ -273,7 +250,7 @@ class QueryAssignment:
         """Spark reruns a logged batch: its ranges were handed out by a previous process.
 
         If a member gets one of its partitions, a revoke of that waits for the batch, and reading
-        continues after it. ``gaps`` are what the batch leaves of them.
+        continues after it. ``gaps`` are still to be read after the batch.
         """
         self.batches.add(ranges, catch_up)
         self._unflushed |= {*ranges, *catch_up}
@@ -293,7 +270,7 @@ class QueryAssignment:
             ranges = batch.ranges
             self.marks.prove((p, handed.end) for p, handed in ranges.items())
             self.gaps.prove(batch.catch_up)
-            if self.gaps.any():  # the live position may have moved forward since
+            if self.gaps.any():  # the live position may have moved forward
                 self.gaps.prove({p: (handed,) for p, handed in ranges.items()})
             self.commits.compare({**ranges, **batch.catch_up})
 
@@ -328,6 +305,6 @@ class QueryAssignment:
         return any(self.batches.have(p) or p in requests for p in revoking)
 
     def waiting_revokes(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
-        """The given partitions whose revoke waits for Spark to commit what was handed out."""
+        """The given partitions whose revoke waits for Spark to commit ranges handed out."""
         revoking = self.partitions.revoking()
         return sorted(p for p in partitions if p in revoking and self.batches.have(p))

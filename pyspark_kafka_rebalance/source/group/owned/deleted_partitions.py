@@ -8,8 +8,8 @@ Partitions that others own are not checked. When one is assigned to this query, 
 from the topic id whether it is still the same topic.
 
 The checks cover all owned partitions, those the coordinator did not know when they were committed,
-and, for a while, those that left in a rebalance: the group revokes a deleted partition like any
-other.
+and, for a while, partitions that left in a rebalance: the group revokes a deleted partition like
+any other.
 """
 
 from __future__ import annotations
@@ -45,31 +45,15 @@ _LOOKS_AFTER_LEAVING = 3
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A partition that left in a rebalance.
+    """A partition that left in a rebalance."""
 
-    Attributes
-    ----------
-    position : int or None
-        How far it was handed out.
-    topic_id : UUID or None
-        The id of the topic in which it was started; None if unknown.
-    looks : int
-        How many checks it still gets.
-    """
-
-    position: int | None
-    topic_id: UUID | None
-    looks: int = _LOOKS_AFTER_LEAVING
+    position: int | None  #: how far it was handed out
+    topic_id: UUID | None  #: of the topic in which it was started; None if unknown
+    looks: int = _LOOKS_AFTER_LEAVING  #: how many checks it still gets
 
 
 class DeletedPartitions:
-    """Remembers which partitions are in doubt; the caller makes the requests.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds, monotonic.
-    """
+    """Remembers which partitions are in doubt; the caller makes the requests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -151,7 +135,7 @@ class DeletedPartitions:
         return partitions & before
 
     def answered(self, missing: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """Note which suspects are missing; returns those that are thereby deleted."""
+        """Note which suspects are missing; returns those now known to be deleted."""
         deleted = self._missed & frozenset(missing)
         self._missed = frozenset(missing) - deleted
         self._in_doubt &= self._missed
@@ -171,16 +155,7 @@ def ask_for_missing(
 ) -> frozenset[TopicPartition]:
     """The partitions that do not exist, according to freshly fetched metadata.
 
-    Parameters
-    ----------
-    client : DeferredRevokeConsumer
-        Its metadata is refreshed.
-    partitions : collection of TopicPartition
-        The partitions to check.
-    option : str
-        The option by which the user named them, for the error.
-    timeout_ms : float
-        For each of two requests.
+    ``option`` names them, for the error; ``timeout_ms`` is for each of two requests.
 
     Raises
     ------

@@ -6,8 +6,8 @@
 
 Each is at or behind the one before. They are kept when a partition leaves, since it may come back.
 
-``Marks`` has these three of each live position, ``GapMarks`` what is left below it, and
-``OwedCommits`` what follows from both: what the group still has to be sent.
+``Marks`` has these three for each live position, ``GapMarks`` the gaps below it, and
+``OwedCommits`` the commits that the group still lacks.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .owned_partitions import OwnedPartitions
 
 
 class GapMarks:
-    """What each partition still has to catch up below its live position (KIP-333).
+    """The gaps that each partition still has to catch up below its live position (KIP-333).
 
         unread    no batch reads it
         unproven  Spark has not committed a batch that reads it
 
-    Unread gaps are a part of the unproven ones. The unproven gaps are what the group is still owed:
-    the committed offset is their lowest one. Most partitions have none, and cost nothing here.
+    Unread gaps are part of the unproven ones. The group is still owed the unproven gaps: the
+    committed offset is their lowest one. Most partitions have none, and cost nothing here.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class GapMarks:
     def begin(
         self, partition: TopicPartition, unread: Sequence[Gap], unproven: Sequence[Gap]
     ) -> None:
-        """Set what lies below the live position, replacing what was there; each in order."""
+        """Set the gaps below the live position, replacing earlier ones; each in order."""
         before = self.unread(partition), self.unproven(partition)
         self.restore(partition, unread, unproven)
         self._unlogged |= before != (self.unread(partition), self.unproven(partition))
@@ -66,14 +66,14 @@ class GapMarks:
         _take(self._unproven, ranges)
 
     def lose(self, partition: TopicPartition, end: int) -> None:
-        """The records below this offset are gone from Kafka, so drop the gaps there."""
+        """Kafka no longer has the records below this offset, so drop the gaps there."""
         gone = without(self.unread(partition), end)
         self._unlogged |= bool(gone)
         for marks in (self._unread, self._unproven):
             _take(marks, {partition: gone})
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop all gaps: the log is gone or is read anew, or nothing is left of them."""
+        """Drop all gaps: the log was deleted or is read again, or nothing is left of them."""
         self._unlogged |= partition in self._unread or partition in self._unproven
         for marks in (self._unread, self._unproven):
             marks.pop(partition, None)
@@ -135,10 +135,10 @@ def _take(
 
 
 class OwedCommits:
-    """What a query has proven and the group has not acknowledged.
+    """The offsets that a query has proven and the group has not acknowledged.
 
     Invariants:
-     1. Only what is proven is committed, only while owned, and only forward.
+     1. Only proven offsets are committed, only while owned, and only forward.
      2. For a partition with gaps below its live position, each commit carries everything that the
         group is owed. That can change while the offset stays the same, and a revoke waits for it as
         it waits for an offset.
@@ -147,11 +147,7 @@ class OwedCommits:
     """
 
     def __init__(
-        self,
-        partitions: OwnedPartitions,
-        marks: Marks,
-        gaps: GapMarks,
-        batches: OpenBatches,
+        self, partitions: OwnedPartitions, marks: Marks, gaps: GapMarks, batches: OpenBatches
     ) -> None:
         self._partitions = partitions
         self._marks = marks
@@ -159,10 +155,10 @@ class OwedCommits:
         self._batches = batches
         self._behind: dict[TopicPartition, None] = {}  # owned, with proven parts unacknowledged
 
-    # -- what changes it --------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def compare(self, partitions: Collection[TopicPartition]) -> None:
-        """After a change of what is owned, proven or acknowledged: update which are behind."""
+        """Update which are behind, after a change of ownership, proofs or acknowledgements."""
         owned, has_gaps = self._partitions.all(), self._gaps.any()
         behind = self._marks.behind(partitions, self._gaps.committed if has_gaps else None)
         if has_gaps or self._marks.with_gaps():
@@ -188,7 +184,7 @@ class OwedCommits:
         self._marks.acknowledge_remaining(remaining)
         self.compare(remaining)
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def is_open(self, partition: TopicPartition) -> bool:
         """Whether the partition is owned and the group lacks something proven of it."""
@@ -206,15 +202,15 @@ class OwedCommits:
         return by_member
 
     def remaining(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Remaining]:
-        """What the group is owed of each of these: the parts that neither side has proven."""
+        """The group's remaining offsets of each of these: parts that neither side has proven."""
         return {p: self._left(p) for p in partitions}
 
     def uncommitted(self) -> set[TopicPartition]:
         """The partitions of which the group may lack something that this query has read.
 
         This covers the last batch with ranges, the unproven batches, and the owned partitions. It
-        leaves out what an earlier batch read of a partition that was lost since: the next owner has
-        repeated that by now, and no later stop changes it.
+        leaves out an earlier batch's ranges of a partition that was then lost: the next owner has
+        repeated them by now, and no later stop changes it.
         """
         owned = self._partitions.all()
         missing = set(self._marks.unacknowledged(self._batches.read_to()))
@@ -248,21 +244,18 @@ class Marks:
         self._handed_out: dict[TopicPartition, int] = {}
         self._proven: dict[TopicPartition, int] = {}
         self._acknowledged: dict[TopicPartition, int] = {}
-        # What the group is owed as of the acknowledged commit, if there are gaps.
+        # The group's remaining offsets as of the acknowledged commit, if there are gaps.
         self._owed: dict[TopicPartition, Remaining] = {}
-        self._unlogged = False  # some position is in no offset yet, or one was dropped since
+        self._unlogged = False  # some position is in no offset yet, or one was dropped
 
-    # -- what moves them --------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def start_at(
         self, partition: TopicPartition, committed: int | None, otherwise: int, unread: bool
     ) -> int:
-        """Decide where a newly assigned partition starts; parameters as in ``Positioning``.
+        """Decide where a newly assigned partition starts; see ``Positioning.start_at``.
 
-        Parameters
-        ----------
-        unread : bool
-            Whether no unproven batch reads it.
+        ``unread``: no unproven batch reads it.
         """
         known = max(-1 if committed is None else committed, self._handed_out.get(partition, -1))
         start = otherwise if known < 0 else known
@@ -274,14 +267,14 @@ class Marks:
         else:
             self._acknowledged.pop(partition, None)  # the group's offset has expired or was deleted
             if partition not in self._proven and unread:
-                # Nobody has committed anything. Unless this start is committed, "latest" is another
-                # offset for the next owner, and records produced in between are lost.
+                # There is no commit. Unless this start is committed, "latest" is another offset for
+                # the next owner, and records produced in between are lost.
                 self._proven[partition] = start
         self._handed_out[partition] = start
         return start
 
     def begin_live(self, partition: TopicPartition, position: int) -> None:
-        """Continue at this live position; what is still owed below it is kept as gaps."""
+        """Continue at this live position; the offsets still owed below it become gaps."""
         self._unlogged |= self._handed_out.get(partition) != position
         self._handed_out[partition] = self._proven[partition] = position
 
@@ -295,7 +288,7 @@ class Marks:
         """A previous process handed out these ranges."""
         for partition, handed in ranges.items():
             self._handed_out[partition] = max(handed.end, self._handed_out.get(partition, -1))
-        # All before the batch was read: whatever of that the group lacks is committed at once.
+        # Everything before the batch was read, so the group gets the missing commits at once.
         self.prove((p, handed.start) for p, handed in ranges.items())
 
     def hand_out(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
@@ -329,22 +322,22 @@ class Marks:
                 self._owed.pop(partition, None)
 
     def move_to(self, partition: TopicPartition, position: int) -> None:
-        """Continue at another position, because the records in between are gone from Kafka."""
+        """Continue at another position, because Kafka lost the records in between."""
         self._handed_out[partition] = self._proven[partition] = position
         self._unlogged = True
         self._acknowledged[partition] = -1  # the group's offset must move as well
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop the marks of a log that is gone, or is read anew.
+        """Drop the marks of a log that was deleted, or is read again.
 
-        Until an offset records that, a restart would go on in a new partition of the same name.
+        Until an offset records that, a restart would continue in a new partition of that name.
         """
         self._unlogged |= partition in self._proven
         for marks in (self._handed_out, self._proven, self._acknowledged):
             marks.pop(partition, None)
         self._owed.pop(partition, None)
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def behind(
         self,
@@ -375,7 +368,7 @@ class Marks:
         return self._acknowledged.get(partition)
 
     def group_has(self, partition: TopicPartition) -> Remaining | None:
-        """What the group is owed, as far as known; None if no committed offset is known."""
+        """The group's remaining offsets; None if no committed offset is known."""
         acknowledged, owed = self._acknowledged.get(partition), self._owed.get(partition)
         if owed is not None and owed.committed() == acknowledged:
             return owed
@@ -394,7 +387,7 @@ class Marks:
         return [p for p in self._handed_out if p not in self._acknowledged]
 
     def known(self) -> dict[TopicPartition, int]:
-        """Where each partition goes on: as far as it was handed out, in this run or before."""
+        """Where each partition continues: as far as it was handed out, in this run or before."""
         return dict(self._handed_out)
 
     def are_known(self, partition: TopicPartition) -> bool:

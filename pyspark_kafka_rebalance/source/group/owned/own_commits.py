@@ -12,8 +12,10 @@ Invariants:
     checkpoints is a copy: this query takes a new id, and what the other run commits is another's.
  4. In doubt records are read again. In order, reading cannot skip: from the first record of this
     query's own on, what others have delivered behind it comes again as well.
- 5. While the group is below the offset from which it was set back, it wins over every checkpoint:
-    what lies between is to be delivered again, by whoever has the partition then.
+ 5. What the group was set back over is to be delivered again, by whoever has the partition then:
+    it wins over the checkpoint of a query that has not followed that set-back.
+ 6. A query follows a set-back once: when it starts the partition. Its offsets say so from then on
+    (``set_backs.py``), and what it delivers after that counts as everything that it delivers.
 
 Every commit of this query says so in its metadata (``consumer/offsets/origin.py``).
 
@@ -22,19 +24,16 @@ Not thread-safe, a part of :class:`SharedState`; except for :meth:`describe`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
-from ....consumer.offsets.offset_set import Gap
-from ....consumer.offsets.origin import (
-    MOST_STRETCHES,
-    MOST_STRETCHES_WITH_GAPS,
-    Stretch,
-    origin_text,
-)
+from ....consumer.offsets.offset_set import Gap, less
+from ....consumer.offsets.origin import Stretch, origin_text, taken_over
+from ....consumer.offsets.set_backs import SetBack, extended, not_followed
 from ...offsets.query_identity import QueryIdentity
 
 
@@ -48,42 +47,18 @@ def token_of(run: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Delivered:
-    """What the commits of one partition say of it.
+    """What the commits of one partition say of it."""
 
-    Attributes
-    ----------
-    stretches : tuple of Stretch
-        Which query has delivered which offsets, in order; not empty.
-    again : int
-        Where the group was before it was set back; 0 if it was not, or has passed that.
-    """
-
-    stretches: tuple[Stretch, ...]
-    again: int = 0
+    stretches: tuple[Stretch, ...]  #: which query has delivered which offsets; not empty
+    again: int = 0  #: where the group was before it was set back; 0 if it was not, or is past that
+    set_backs: tuple[SetBack, ...] = ()
 
 
 class OwnCommits:
     """The origins of one query run's commits, and how the query reads those of others.
 
-    Parameters
-    ----------
-    identity : QueryIdentity
-        The query.
-    run : str
-        The run's name.
-    follows_checkpoint : bool
-        Whether invariant 1 holds; else the further wins in any case (``restoredCheckpoint``).
-    in_order : bool
-        Whether records are read in order only, without ``parallelRebalance=live``.
-
-    Attributes
-    ----------
-    run : str
-        The part of the run's name that commits carry.
-    other_runs : set of str
-        Other runs of this query that have committed.
-    has_rival : bool
-        Whether another run of this query has committed since this one started (invariant 3).
+    Invariant 1 holds with ``follows_checkpoint`` alone (``restoredCheckpoint``); otherwise the
+    further position wins. ``in_order`` means without ``parallelRebalance=live``.
     """
 
     def __init__(
@@ -99,8 +74,12 @@ class OwnCommits:
         self._in_order = in_order
         self._delivered: dict[TopicPartition, _Delivered] = {}  # each replaced, never changed
         self._started: set[TopicPartition] = set()
-        self.other_runs: set[str] = set()
-        self.has_rival = False
+        # The tokens of the last set-backs that this query has followed, and of those it makes now.
+        self._followed: dict[TopicPartition, str] = {}
+        self._token = secrets.token_hex(4)
+        self._set_back: set[TopicPartition] = set()
+        self.other_runs: set[str] = set()  #: of this query, that have committed
+        self.has_rival = False  #: whether one has since this run started (invariant 3)
 
     # -- the commits of others, and of earlier runs -----------------------------------------------
 
@@ -113,17 +92,8 @@ class OwnCommits:
     ) -> Remaining:
         """What is left of a partition for this query, as of a commit.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition.
-        commit : GroupCommit
-            The group's last commit.
-        proven : int or None
-            Up to where this query has read by its checkpoint; None if that does not know the
-            partition.
-        gaps : iterable of Gap
-            What the checkpoint has unread below that.
+        ``proven`` is up to where this query has read by its checkpoint, None if that does not know
+        the partition; ``gaps`` are what it has unread below that.
         """
         gaps = tuple(gaps)
         left, origin = commit
@@ -136,7 +106,8 @@ class OwnCommits:
                 self.has_rival = True
         if proven is None and partition in self._started:
             return left  # what this run knew of it is forgotten, because the log is another
-        unproven = Remaining.of(gaps, proven or 0)
+        again = self._not_followed(partition, origin.set_backs)
+        unproven = Remaining.of([*gaps, *again], proven or 0)
         own = [
             gap
             for start, end in origin.delivered_by(query, left.live)
@@ -150,33 +121,38 @@ class OwnCommits:
         return Remaining(found.committed()) if self._in_order else found
 
     def is_set_back(self, partition: TopicPartition, commit: GroupCommit | None) -> bool:
-        """Whether the group's offset wins over this query's checkpoint (invariant 5).
-
-        Not if this query committed it: its checkpoint is the one that the group was set back to.
-        """
-        if commit is None or commit.origin is None or partition in self._started:
+        """Whether the group's offset wins over this query's checkpoint (invariants 5 and 6)."""
+        if commit is None or commit.origin is None:
             return False
-        is_others = commit.origin.query != self._identity.id
-        return is_others and commit.origin.again > commit.remaining.committed()
+        again = self._not_followed(partition, commit.origin.set_backs)
+        return any(commit.remaining.between(*gap) for gap in again)
+
+    def _not_followed(
+        self, partition: TopicPartition, set_backs: tuple[SetBack, ...]
+    ) -> Iterable[Gap]:
+        if not set_backs:
+            return ()
+        return not_followed(set_backs, self._followed.get(partition), self._identity.id)
+
+    # -- the checkpoint ---------------------------------------------------------------------------
+
+    def restore(self, followed: Mapping[TopicPartition, str]) -> None:
+        """Take over which set-backs an offset of this query has followed."""
+        self._followed |= {p: token for p, token in followed.items() if p not in self._started}
+
+    def followed(self) -> Mapping[TopicPartition, str]:
+        """The tokens of the last set-backs that this query has followed."""
+        return self._followed
 
     # -- this run's own ---------------------------------------------------------------------------
 
     def begin(
         self, partition: TopicPartition, commit: GroupCommit | None, start: int, is_known: bool
     ) -> None:
-        """From here on this query delivers the partition, and commits it.
+        """From ``start`` on this query delivers the partition, and commits it.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            The partition.
-        commit : GroupCommit or None
-            The group's last commit.
-        start : int
-            Where reading starts, or where the group is set back to.
-        is_known : bool
-            Whether the checkpoint knows the partition. Then what lies between the group's offset
-            and its position is this query's own, whoever has deleted or moved the group's offset.
+        If the checkpoint knows the partition, what lies between the group's offset and its position
+        is this query's own, whoever has deleted or moved the group's offset.
         """
         since = start
         if commit is not None:
@@ -185,31 +161,42 @@ class OwnCommits:
             since = 0
         query, origin = self._identity.id, None if commit is None else commit.origin
         before = () if origin is None else origin.stretches
-        found = _with_stretch(before, query, since)
-        kept = MOST_STRETCHES
-        if commit is not None and before and (gaps := commit.remaining.gaps):
-            # It takes over what the last owner left below.
-            for gap in gaps:
-                found = _with_stretch(found, query, *gap)
-            kept = max(kept, 1 + sum(stretch.since >= gaps[0].start for stretch in found))
-            if kept > MOST_STRETCHES_WITH_GAPS:
-                # All above the lowest gap counts as this query's. If it counted as the last
-                # owner's, that would read the gaps when it is back, as if it were restored.
-                lowest = min(since, gaps[0].start)
-                found, kept = _with_stretch(before, query, lowest), MOST_STRETCHES
-        again = 0 if origin is None else origin.again
-        self._delivered[partition] = _Delivered(found[-kept:], again)
+        gaps = () if commit is None else commit.remaining.gaps
+        found = taken_over(before, query, since, gaps)
+        again, set_backs = (0, ()) if origin is None else (origin.again, origin.set_backs)
+        self._delivered[partition] = _Delivered(found, again, set_backs)
 
-    def set_back(self, partition: TopicPartition, commit: GroupCommit, start: int) -> None:
-        """The group is set back from this commit to ``start``, where this query delivers again."""
+    def set_back(
+        self,
+        partition: TopicPartition,
+        commit: GroupCommit,
+        start: int,
+        left: Remaining | None = None,
+    ) -> None:
+        """The group is set back from this commit to ``start``, where this query delivers again.
+
+        ``left`` is all that the group owes then, if that is not everything from ``start`` on.
+        """
         self.begin(partition, commit, start, True)
-        begun = self._delivered[partition]
-        again = max(begun.again, commit.remaining.live)
-        self._delivered[partition] = replace(begun, again=again)
+        begun, before = self._delivered[partition], commit.remaining
+        again = less((left or Remaining(start)).between(0, before.live), before.gaps)
+        set_backs = begun.set_backs
+        if again:
+            if partition in self._set_back:
+                self._token, self._set_back = secrets.token_hex(4), set()
+            self._set_back.add(partition)
+            last = SetBack.of(self._identity.id, self._token, again)
+            set_backs = extended(set_backs, last)
+        self._delivered[partition] = replace(
+            begun, again=max(begun.again, before.live), set_backs=set_backs
+        )
 
     def started(self, partition: TopicPartition) -> None:
-        """This run has started to read the partition."""
+        """This run has started to read the partition, and follows what the group was set back."""
         self._started.add(partition)
+        delivered = self._delivered.get(partition)
+        if delivered is not None and delivered.set_backs:
+            self._followed[partition] = delivered.set_backs[-1].token
 
     def move_back(self, partition: TopicPartition, position: int) -> None:
         """The log became shorter: this query delivers the records from here on, too."""
@@ -220,7 +207,7 @@ class OwnCommits:
         if stretches[-1].since > position:
             below = tuple(stretch for stretch in stretches if stretch.since < position)
             stretches = (*below, Stretch(self._identity.id, position))
-        self._delivered[partition] = _Delivered(stretches)
+        self._delivered[partition] = replace(delivered, stretches=stretches, again=0)
 
     def become_another(self) -> str:
         """Take a new id, because another run of this query is alive; returns it (invariant 3)."""
@@ -243,24 +230,10 @@ class OwnCommits:
         own, batch = self._delivered.get(partition), self._identity.batch
         if own is None:
             return ""
-        return origin_text(self.run, batch, own.stretches, offset, limit // 2, bound_to, own.again)
-
-
-def _with_stretch(
-    stretches: tuple[Stretch, ...], query: str, start: int, end: int | None = None
-) -> tuple[Stretch, ...]:
-    """The same, but [start, end) is this query's; without an end, everything from there on."""
-    below = [stretch for stretch in stretches if stretch.since < start]
-    found = [*below, Stretch(query, start)]
-    if end is not None:
-        until_end = [stretch for stretch in stretches if stretch.since <= end]
-        found += [Stretch(stretch.query, end) for stretch in until_end[-1:]]
-        found += [stretch for stretch in stretches if stretch.since > end]
-    return tuple(
-        stretch
-        for at, stretch in enumerate(found)
-        if not at or found[at - 1].query != stretch.query
-    )
+        return origin_text(
+            *(self.run, batch, own.stretches, offset, limit // 2, bound_to, own.again),
+            own.set_backs,
+        )
 
 
 def _joined_to_live(left: Remaining) -> Remaining:

@@ -1,8 +1,7 @@
 """OwnedPartitions: which partitions the members of a query own, and may hand out. Pure.
 
-Beside it, what follows from a change of them: the rows that the next batch reports
-(:class:`EventRows`), and whether partitions may be on their way from one member to another
-(:class:`LastChange`).
+Two classes follow its changes: the rows that the next batch reports (:class:`EventRows`), and
+whether partitions may be on their way from one member to another (:class:`LastChange`).
 """
 
 from __future__ import annotations
@@ -19,12 +18,7 @@ from ...offsets.stream_offset import RebalanceEvent
 class EventRows:
     """The rebalance events that the next batch reports.
 
-    They are the rows of ``includeRebalanceEvents``, and the lost partitions.
-
-    Parameters
-    ----------
-    included : bool
-        Whether event rows are enabled.
+    They are the rows of ``includeRebalanceEvents``, if that is set, and the lost partitions.
     """
 
     def __init__(self, included: bool) -> None:
@@ -70,30 +64,18 @@ _ASSIGNED_WITHIN_S = 1.0
 
 
 class LastChange:
-    """When the members of a query last changed, and whether all know what came of it.
+    """When the members of a query last changed, and whether all know the outcome.
 
     A partition that one member has released is on its way unseen: the coordinator gives it to
-    another member in the answer to that one's heartbeat. So nothing is on its way once every member
-    has had two answers: one to a heartbeat after the change, by which the coordinator knows what
-    was released, and one to a heartbeat after the coordinator has had time to assign that.
-
-    Parameters
-    ----------
-    clock : callable
-        Seconds, monotonic.
-
-    Attributes
-    ----------
-    at : float
-        When it was.
-    all_told : bool
-        Whether every member knows which partitions it owns after the change.
+    another member in a heartbeat's answer. So nothing is on its way once every member has had two
+    answers: one to a heartbeat after the change, by which the coordinator knows of the release, and
+    one to a heartbeat after the coordinator has had time to assign the partition.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.at = 0.0
-        self.all_told = False
+        self.all_told = False  #: whether every member knows its partitions after the change
         self._known_at: float | None = None  # to the coordinator
         self.note()
 
@@ -139,7 +121,7 @@ class OwnedPartitions:
         self._unpositioned: dict[TopicPartition, None] = {}
         self._revoking: dict[TopicPartition, None] = {}
 
-    # -- what happens to them ---------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, owned: OwnedPartition) -> None:
         """Add a partition that was assigned to a member; it has no position yet."""
@@ -148,7 +130,7 @@ class OwnedPartitions:
         self._revoking.pop(partition, None)
 
     def new_generation(self, member: int, generation: int) -> None:
-        """A member joined a new generation and keeps what it has."""
+        """A member joined a new generation and keeps its partitions."""
         for owned in self._owned.values():
             if owned.member == member:
                 owned.generation = generation
@@ -160,7 +142,7 @@ class OwnedPartitions:
         self._unpositioned.pop(partition, None)
 
     def delete(self, partition: TopicPartition) -> None:
-        """The partition is gone: no position until it exists again; owned until revoked."""
+        """The partition was deleted: no position until it exists again; owned until revoked."""
         if partition in self._owned:
             self._owned[partition].position = None
         self._unpositioned.pop(partition, None)
@@ -207,7 +189,7 @@ class OwnedPartitions:
                 self._revoking.pop(partition, None)
                 yield partition, self._owned.pop(partition)
 
-    # -- what there is to see ---------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def all(self) -> dict[TopicPartition, OwnedPartition]:
         """The partitions owned now; not to be changed."""

@@ -48,24 +48,13 @@ class Positioning:
     # -- starts -----------------------------------------------------------------------------------
 
     def start_at(self, partition: TopicPartition, committed: int | None, otherwise: int) -> int:
-        """Set where a newly assigned partition starts.
+        """Set where a newly assigned partition starts; returns it.
 
-        Parameters
-        ----------
-        partition : TopicPartition
-            Owned.
-        committed : int or None
-            The group's committed offset.
-        otherwise : int
-            Where to start if neither the group nor this query knows the partition.
-
-        Returns
-        -------
-        int
-            The start: the group's committed offset or the highest end that this query ever handed
-            out, whichever is higher; only the proven part is ever committed. If the group's offset
-            has gone back since this query last saw it, only that offset is used: another query has
-            found the log shorter, and what this query knows is about the old log.
+        That is the group's committed offset or the highest end that this query ever handed out,
+        whichever is higher, and ``otherwise`` if neither is known; only the proven part is ever
+        committed. If the group's offset has gone back since this query last saw it, only that
+        offset is used: another query has found the log shorter, and what this query knows is about
+        the old log.
         """
         if committed is not None and self._has_gone_back(partition, committed):
             self._forget_marks(partition)
@@ -84,26 +73,16 @@ class Positioning:
     ) -> int:
         """Set where a partition starts that the group or this query knows; see :meth:`start_at`.
 
-        If it is far behind, it goes on at the end of its log.
+        If it is far behind the ``end`` of its log, it goes on there.
 
         The offsets in between are set aside as a gap, merged with the gaps that are known below: by
-        the group's last commit and by this query. Both are right about what was processed.
+        the group's last commit (``committed``) and by this query. Both are right about what was
+        processed.
 
         A partition that comes back from another member of the same query is not behind because of a
         failure: the group's offset is still where the partition was released. The same is true if
         another query had it and committed nothing; but that takes another generation in between,
         and matters only if the log has grown by a backlog meanwhile.
-
-        Parameters
-        ----------
-        partition : TopicPartition
-            Owned.
-        committed : Remaining or None
-            What the group is owed, by its last commit.
-        end : int
-            Where the log ends.
-        is_behind : callable
-            Whether a position is far behind this end.
         """
         offset = None if committed is None else committed.committed()
         heard = self._marks.acknowledged(partition)
@@ -176,12 +155,8 @@ class Positioning:
 
         If the log was truncated, the gaps below the position that still exist stay to be read. If
         it was created anew, they are forgotten: that is so if the topic is known to be another one,
-        or if the group had no offset at the start and nothing was read since.
-
-        Returns
-        -------
-        bool
-            Whether any gaps were forgotten.
+        or if the group had no offset at the start and nothing was read since. Returns whether any
+        were.
         """
         owned = self._partitions.all().get(partition)
         if owned is not None and owned.position is not None:
@@ -205,12 +180,8 @@ class Positioning:
     def delete(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Mark these deleted: they are not read or committed any more, and revokes do not wait.
 
-        They stay owned until the group revokes them.
-
-        Returns
-        -------
-        dict
-            How far each was handed out; None if its start was not known.
+        They stay owned until the group revokes them. Returns how far each was handed out; None if
+        its start was not known.
         """
         read = {p: self._marks.handed_out(p) for p in partitions}
         for partition in partitions:

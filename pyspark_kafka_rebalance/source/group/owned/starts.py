@@ -4,22 +4,22 @@ In this order:
 
  1. The group's committed offset or this query's own position, whichever is higher
     (``Positioning.start_at``). If Spark's own source has left a position and the group has
-    processed anything beyond it, the group is first set back to that position: that source shares
-    its work with nobody, so it has not delivered anything beyond.
+    processed anything beyond it, the group is first set back to that position: no other reader
+    shares that source's work, so nothing beyond it was delivered.
  2. The first record, for a partition that was created while the query ran, between two runs, or in
-    place of a deleted one: nobody else has read it, and what the options name is older. The same
+    place of a deleted one: no other reader has had it, and the options were set before. The same
     holds for a partition that is first assigned after the query has read something: its previous
-    owner never committed, and "latest" is another offset now than when the query began.
- 3. What the options name for this very partition.
- 4. The first record, for a partition that was created after the group began to read its topic.
- 5. What the options say for every partition.
+    owner never committed, and "latest" is another offset now than when the query started.
+ 3. The options' start for this very partition.
+ 4. The first record, for a partition that was created after the group started to read its topic.
+ 5. The options' start for every partition.
 
 ``latest`` is where the log ended when the query first started, not when the partition is assigned
 (``FirstEnds``). Until something is read, the offsets carry these ends, for a restart.
 
-Rule 2 goes by the time of assignment, not of the look-up. If a start cannot be looked up before
-other partitions are read, because it has no leader, it is still the start of the query's beginning,
-whichever member then gets it.
+Rule 2 depends on the time of assignment, not of the look-up. If a partition cannot be looked up
+before others are read, because it has no leader, it still starts as at the query's start, in any
+member.
 
 Not thread-safe: a part of :class:`SharedState`.
 """
@@ -41,13 +41,7 @@ if TYPE_CHECKING:
 
 
 class Starts:
-    """What the rules go by: which partitions existed when, and what had been read by then.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    """
+    """The rules' facts: which partitions existed when, and which were assigned before any read."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -67,17 +61,17 @@ class Starts:
         self._first_ends: dict[TopicPartition, int] = {}
         self._unlogged = False  # `initial` lacks some partitions that the checkpoint may name
 
-    # -- what is learned --------------------------------------------------------------------------
+    # -- facts ------------------------------------------------------------------------------------
 
     def found(
         self, partitions: Collection[TopicPartition], topic_ids: Mapping[str, UUID] | None = None
     ) -> None:
-        """These partitions exist when the query begins, in these topics."""
+        """These partitions exist when the query starts, in these topics."""
         self._first_seen = frozenset(partitions)
         self._topic_ids = dict(topic_ids or {})
 
     def note_first_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """The logs end here when this run begins; what the checkpoint says of them counts."""
+        """The logs' ends at the start of this run; the checkpoint's take precedence."""
         self._first_ends = {**ends, **self._first_ends}
 
     def found_new_to_group(self, partitions: Collection[TopicPartition]) -> None:
@@ -85,7 +79,7 @@ class Starts:
         self._new_to_group = frozenset(partitions)
 
     def saw(self, topic_ids: Mapping[str, UUID]) -> None:
-        """Starts were found in these topics; some of them may have been created since."""
+        """Starts were found in these topics; some of the topics may be new."""
         for topic, topic_id in topic_ids.items():
             self._topic_ids.setdefault(topic, topic_id)
 
@@ -184,7 +178,7 @@ class Starts:
             self._unidentified.add(partition)
 
     def are_created_anew(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """The given partitions that were deleted and created anew since this run began."""
+        """The given partitions that were deleted and recreated during this run."""
         return self._created_anew & set(partitions)
 
     @property
@@ -199,7 +193,7 @@ class Starts:
                 self._started_in[partition] = topic_ids[partition.topic]
         self._unidentified.clear()
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- conclusions ------------------------------------------------------------------------------
 
     @property
     def has_read(self) -> bool:
@@ -213,7 +207,7 @@ class Starts:
 
     @property
     def initial(self) -> frozenset[TopicPartition]:
-        """The partitions that existed when the query first began, without those deleted since.
+        """The partitions that existed when the query first started, except deleted ones.
 
         Empty if an earlier run has read something.
         """
@@ -259,19 +253,13 @@ class Starts:
     def end_at_start(self, partition: TopicPartition, end: int) -> int:
         """Where ``latest`` is for a partition that :meth:`rule_of` starts there.
 
-        That is where its log ended when the query first started, as far as that is known.
-
-        Parameters
-        ----------
-        partition : TopicPartition
-            Existed when the query first started.
-        end : int
-            Where its log ends now; lower if the log was truncated since.
+        That is where its log ended when the query first started, as far as that is known; its
+        present end is lower if the log was truncated in between.
         """
         return min(end, self._first_ends.get(partition, end))
 
     def may_start_at_end(self) -> list[TopicPartition]:
-        """The first seen partitions whose start the options put at the end, if nobody knows one."""
+        """The first seen partitions that the options start at the end, if no position is known."""
         rules = {p: self._options.start_of(p) for p in self._first_seen}
         return [
             p
@@ -292,12 +280,12 @@ class Starts:
     def may_go_back(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The checkpoint's partitions that exist and whose position is the group's, not imported.
 
-        The query may lack the permission to ask for those that do not exist.
+        The query may lack the permission to request the others.
         """
         return [p for p in known if p in self._first_seen and p not in self._imported]
 
     def unseen(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The checkpoint's partitions that did not exist when the query began."""
+        """The checkpoint's partitions that did not exist when the query started."""
         return [p for p in known if p not in self._first_seen]
 
     def set_back(
@@ -305,12 +293,8 @@ class Starts:
     ) -> dict[TopicPartition, int]:
         """Where the group is ahead of Spark's own source, and the offsets to set it to (rule 1).
 
-        Parameters
-        ----------
-        owed : Mapping[TopicPartition, Remaining]
-            What the group is owed. It may have processed records beyond its committed offset.
-        known : Mapping[TopicPartition, int]
-            The proven positions; has every partition of :attr:`imported`.
+        The group may have processed records beyond its committed offset. The proven positions have
+        every partition of :attr:`imported`.
         """
         return {
             p: known[p] for p, left in owed.items() if p in self._imported and left.live > known[p]

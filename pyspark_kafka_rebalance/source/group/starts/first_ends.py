@@ -8,15 +8,10 @@ as soon as there is a client, while the other clients are built.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 
-from ..query_state import QueryState
-
-if TYPE_CHECKING:
-    from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
+from ..clients.query_part import QueryCore, QueryPart
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +20,14 @@ log = logging.getLogger(__name__)
 _WITHIN_MS = 2_000
 
 
-class FirstEnds:
-    """One look-up, requested by the constructor; used by the pump's thread.
+class FirstEnds(QueryPart):
+    """One look-up, requested by the constructor; used by the pump's thread."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Says which partitions may start at the end, and records the ends.
-    cluster : DeferredRevokeConsumer
-        Makes the look-up; has the topics' metadata.
-    """
-
-    def __init__(
-        self, options: SourceOptions, state: QueryState, cluster: DeferredRevokeConsumer
-    ) -> None:
-        self._options = options
-        self._state = state
-        with state as shared:
-            asked = shared.starts.may_start_at_end()
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
+        cluster = self._members.cluster_of(0)
+        with self._state as state:
+            asked = state.starts.may_start_at_end()
         led = cluster.partitions_with_leader(asked) if asked else []
         self._answer = cluster.end_offsets_soon(led, _WITHIN_MS) if led else None
 

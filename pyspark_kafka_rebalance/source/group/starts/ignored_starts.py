@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
+from ..clients.query_part import QueryCore, QueryPart
 from ..others.joining import Joining
-from ..query_state import QueryState
 
 if TYPE_CHECKING:
     from ...options.source_options import SourceOptions
@@ -27,22 +27,11 @@ log = logging.getLogger(__name__)
 _NAMED = 20
 
 
-class IgnoredStarts:
-    """Logs each such partition once.
+class IgnoredStarts(QueryPart):
+    """Logs each such partition once."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows whether there is a checkpoint.
-    joining : Joining
-        Knows whether the group had members before ours joined.
-    """
-
-    def __init__(self, options: SourceOptions, state: QueryState, joining: Joining) -> None:
-        self._options = options
-        self._state = state
+    def __init__(self, core: QueryCore, joining: Joining) -> None:
+        super().__init__(core)
         self._joining = joining
         self._told_of: set[TopicPartition] = set()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from kafka.structs import TopicPartition
 
@@ -19,12 +18,8 @@ from ....consumer.offsets.commit_metadata import GroupCommit, Remaining
 from ....errors import PartitionsLostError
 from ...offsets.query_identity import QueryIdentity
 from ..clients.query_member import QueryMember
-from ..clients.query_members import QueryMembers
-from ..query_state import QueryState
+from ..clients.query_part import QueryCore, QueryPart
 from .rival_runs import RivalRuns
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -32,32 +27,13 @@ log = logging.getLogger(__name__)
 _NAMED = 20
 
 
-class RestoredStarts:
-    """Commits the lower offsets before the partitions start, and logs what comes again.
+class RestoredStarts(QueryPart):
+    """Commits the lower offsets before the partitions start, and logs what comes again."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Knows what is this query's own.
-    members : QueryMembers
-        The run's members.
-    identity : QueryIdentity
-        The query.
-    """
-
-    def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        identity: QueryIdentity,
-    ) -> None:
-        self._options = options
-        self._state = state
+    def __init__(self, core: QueryCore, identity: QueryIdentity) -> None:
+        super().__init__(core)
         self._identity = identity
-        self._rivals = RivalRuns(options, members)
+        self._rivals = RivalRuns(core)
         # Those whose start depends on whether another run of this query is alive.
         self._waiting: set[TopicPartition] = set()
         self._told_of: set[TopicPartition] = set()
@@ -73,18 +49,8 @@ class RestoredStarts:
     ) -> set[TopicPartition]:
         """Commit where the checkpoint stands, for partitions where this query itself went beyond.
 
-        Parameters
-        ----------
-        member : QueryMember
-            Owns the partitions.
-        commits : mapping
-            The group's last commits.
-
-        Returns
-        -------
-        set of TopicPartition
-            Partitions whose start is to be looked up again: once the group is where they start, or
-            once it is certain whether another run of this query is alive.
+        Returns the partitions whose start is to be looked up again: once the group is where they
+        start, or once it is certain whether another run of this query is alive.
         """
         self._waiting.difference_update(commits)
         with self._state as state:
@@ -103,7 +69,7 @@ class RestoredStarts:
         self._tell(back, commits)
         with self._state as state:
             for partition, left in back.items():
-                state.own_commits.set_back(partition, commits[partition], left.live)
+                state.own_commits.set_back(partition, commits[partition], left.live, left)
         try:
             if self._options.catch_up is None:
                 member.commit_processed({p: left.committed() for p, left in back.items()})

@@ -12,16 +12,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from ....consumer.group_description import GroupDescription, describe_group
 from ....errors import KafkaRebalanceError
 from ...cluster_query import ask_cluster
-from ..clients.query_members import QueryMembers
+from ..clients.query_part import QueryCore, QueryPart
 from ..owned.own_commits import token_of
-
-if TYPE_CHECKING:
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -32,20 +28,11 @@ _LOOK_EVERY_S = 0.5
 _MARGIN_S = 5.0
 
 
-class RivalRuns:
-    """Describes the group at intervals while some other run of the query is in doubt.
+class RivalRuns(QueryPart):
+    """Describes the group at intervals while some other run of the query is in doubt."""
 
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    members : QueryMembers
-        The run's own members.
-    """
-
-    def __init__(self, options: SourceOptions, members: QueryMembers) -> None:
-        self._options = options
-        self._members = members
+    def __init__(self, core: QueryCore) -> None:
+        super().__init__(core)
         self._gone: set[str] = set()
         self._look_at = 0.0
         self._since: float | None = None  # when one of them was first seen

@@ -18,16 +18,16 @@ from ....errors import PartitionsLostError
 from ...offsets.query_identity import QueryIdentity
 from ...options.starting_offsets import AtTimestamp
 from ..clients.query_member import QueryMember
-from ..clients.query_members import LOOKUP_TIMEOUT_MS, QueryMembers
+from ..clients.query_members import LOOKUP_TIMEOUT_MS
+from ..clients.query_part import QueryCore, QueryPart
 from ..logs.deletion_watch import DeletionWatch, ReplacedTopics
 from ..others.joining import Joining
-from ..query_state import QueryState, SharedState
+from ..query_state import SharedState
 from .ignored_starts import IgnoredStarts
 from .restored_starts import RestoredStarts
 
 if TYPE_CHECKING:
     from ....consumer.consumer import DeferredRevokeConsumer
-    from ...options.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,51 +40,23 @@ class _Log(NamedTuple):
     old_at: Container[int] = ()
 
 
-class StartLookup:
-    """Finds the start of every partition that has none yet, once in each round of the pump.
-
-    Parameters
-    ----------
-    options : SourceOptions
-        The stream's options.
-    state : QueryState
-        Has the rules, and records the starts.
-    members : QueryMembers
-        Each makes the look-ups for what it owns.
-    deletions : DeletionWatch
-        Knows which partitions left this query lately.
-    identity : QueryIdentity
-        The query.
-    joining : Joining
-        Knows whether the group had other members.
-    """
+class StartLookup(QueryPart):
+    """Finds the start of every partition that has none yet, once in each round of the pump."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        state: QueryState,
-        members: QueryMembers,
-        deletions: DeletionWatch,
-        identity: QueryIdentity,
-        joining: Joining,
+        self, core: QueryCore, deletions: DeletionWatch, identity: QueryIdentity, joining: Joining
     ) -> None:
-        self._options = options
-        self._state = state
-        self._members = members
+        super().__init__(core)
         self._told_of: set[TopicPartition] = set()  # set back, and logged
-        self._topics = ReplacedTopics(options, state, members, deletions)
-        self._gone_back = RestoredStarts(options, state, members, identity)
-        self._ignored = IgnoredStarts(options, state, joining)
+        self._topics = ReplacedTopics(core, deletions)
+        self._gone_back = RestoredStarts(core, identity)
+        self._ignored = IgnoredStarts(core, joining)
 
     def find(self) -> None:
         """Find out where newly assigned partitions start.
 
-        Raises
-        ------
-        KafkaRebalanceError
-            There is no record at the timestamp or later, and the strategy is ``error``.
-        kafka.errors.KafkaError
-            A broker refuses to answer.
+        Raises KafkaRebalanceError if there is no record at a timestamp or later and the strategy is
+        ``error``, and the KafkaError of a broker that refuses to answer.
         """
         with self._state as state:
             wanted = state.assignment.partitions.unpositioned()
@@ -168,11 +140,7 @@ class StartLookup:
         state.own_commits.started(partition)
 
     def _start_live(
-        self,
-        state: SharedState,
-        partition: TopicPartition,
-        owed: Remaining | None,
-        found: _Log,
+        self, state: SharedState, partition: TopicPartition, owed: Remaining | None, found: _Log
     ) -> bool:
         """Start the partition live, with its backlog set aside if that is too large.
 

@@ -39,14 +39,7 @@ _KEPT_S = 3600.0
 class LoadClaim:
     """The claim of one planner.
 
-    Parameters
-    ----------
-    load : str
-        The name of the load; valid as part of a file name.
-    run : str
-        The name of the planner's run, for the planner that is refused.
-    sleep : callable
-        Waits this many seconds.
+    ``load`` is valid as part of a file name. ``run`` is for the planner that is refused.
     """
 
     def __init__(self, load: str, run: str, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -56,18 +49,10 @@ class LoadClaim:
         self._file = -1
 
     def take(self, wait_s: float | None = None) -> str | None:
-        """Claim the load.
+        """Claim the load; waits at most this long (default: ``WAIT_S``) for another planner to end.
 
-        Parameters
-        ----------
-        wait_s : float, optional
-            How long to wait for another planner to end; ``WAIT_S`` by default.
-
-        Returns
-        -------
-        str or None
-            The run of the planner that has the claim; None if it is ours now, or if claims cannot
-            be kept on this host.
+        Returns the run of the planner that has the claim; None if it is ours now, or if claims
+        cannot be kept on this host.
         """
         _remove_old_files()
         deadline = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
@@ -83,7 +68,7 @@ class LoadClaim:
     def keep(self) -> None:
         """Take the claim again if a cleaner of /tmp has removed its file; every trigger calls it.
 
-        Cleaners delete files that nobody has touched for days.
+        Cleaners delete files that were not touched for days.
         """
         if self._file >= 0 and not self._path.exists():
             self.release()

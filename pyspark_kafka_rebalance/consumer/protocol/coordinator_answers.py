@@ -1,4 +1,4 @@
-"""The meaning of a broker's error for the membership. Pure.
+"""The meaning of a coordinator's answer for the membership, and whether that is lost. Pure.
 
 ``verdict_of`` classifies an error, whatever the request was. The consequences depend on the
 request: each has a function ``after_…`` here, whose result the group protocols and the commits
@@ -117,12 +117,8 @@ _COMMON = {
 def after_heartbeat(error: type[Exception], *, answered: bool) -> Consequence:
     """The consequences of a heartbeat of the classic protocol.
 
-    Parameters
-    ----------
-    error : type
-        The broker's error, ``NoError`` included, or what the connection raised.
-    answered : bool
-        Whether the error is the broker's.
+    The error is the broker's, ``NoError`` included, if it has ``answered``; else what the
+    connection raised.
     """
     verdict = verdict_of(error)
     if verdict is Verdict.BUSY and not answered:
@@ -167,13 +163,8 @@ def after_commit(verdict: Verdict) -> Consequence:
 def after_consumer_heartbeat(error: type[Exception], *, joined: bool) -> Consequence:
     """The consequences of a ConsumerGroupHeartbeat (KIP-848) that was not accepted.
 
-    Parameters
-    ----------
-    error : type
-        The broker's error, or what the connection raised.
-    joined : bool
-        Whether the member is in the group. A member that is fenced as it joins would be fenced
-        again.
+    ``joined``: whether the member is in the group. A member that is fenced as it joins would be
+    fenced again.
     """
     verdict = verdict_of(error)
     if getattr(error, "errno", None) == _INVALID_REGULAR_EXPRESSION:

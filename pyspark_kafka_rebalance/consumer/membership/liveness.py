@@ -1,4 +1,6 @@
-"""Heartbeats: when a member sends them, how long the membership is certain, who is alive. Pure.
+"""When a member sends heartbeats, how long the membership is certain, who is alive. Pure.
+
+The meaning of the answer to a heartbeat is in ``protocol/coordinator_answers.py``.
 
 The clocks are the caller's. Nothing here is locked: the I/O loop and the thread that polls replace
 times as a whole, and a heartbeat that is a little early or late does no harm.
@@ -36,12 +38,7 @@ class Lease:
     in no generation yet, cannot heartbeat yet. The broker expects no heartbeat from it: it
     starts the timer when the join completes, and again with the SyncGroup.
 
-    Parameters
-    ----------
-    session_timeout_ms : int
-        ``session.timeout.ms`` of the member.
-    clock : callable
-        Seconds; must run during suspension.
+    The clock gives seconds, and must run during suspension.
     """
 
     def __init__(
@@ -112,24 +109,13 @@ IDLE_S = 5.0
 class HeartbeatSchedule:
     """When the next heartbeat is due.
 
-    Parameters
-    ----------
-    interval_s : float
-        ``heartbeat.interval.ms`` as configured. A coordinator may ask for a shorter one.
-    clock : callable
-        Seconds.
-
-    Attributes
-    ----------
-    interval_s : float
-        The interval in force.
-    heard_at : float
-        When the last heartbeat that was accepted was sent.
+    The clock gives seconds.
     """
 
     def __init__(self, interval_s: float, clock: Callable[[], float]) -> None:
+        #: The interval in force: as configured, or the shorter one that the coordinator names.
         self.interval_s = interval_s
-        self.heard_at = -math.inf
+        self.heard_at = -math.inf  # when the last heartbeat that was accepted was sent
         self._longest_s = interval_s
         self._clock = clock
         self._sent_at = -math.inf
@@ -179,24 +165,11 @@ class Liveness:
 
     An application that is silent for too long is out of the group until its next sign of life.
 
-    Parameters
-    ----------
-    max_silence_ms : float
-        ``max.poll.interval.ms``.
-    clock : callable
-        Seconds.
-    pumping_counts : bool
-        Whether being pumped is a sign of life.
-
-    Attributes
-    ----------
-    max_silence_ms, pumping_counts : float, bool
-        As given; may be changed before the first heartbeat.
-    silence : str
-        What a silent application fails to do, and the option that says for how long it may; may be
-        changed likewise.
+    The clock gives seconds. ``max_silence_ms``, ``pumping_counts`` and ``silence`` may be changed
+    before the first heartbeat.
     """
 
+    #: What a silent application fails to do, and the option that says for how long it may.
     silence = "no poll for max_poll_interval_ms"
 
     def __init__(
@@ -206,17 +179,12 @@ class Liveness:
         self._clock = clock
         self.pumping_counts = pumping_counts
         self._alive_at = clock()
-        self._out = False
-
-    @property
-    def out(self) -> bool:
-        """Whether the member stays out of the group until the next sign of life."""
-        return self._out
+        self.out = False  # whether the member stays out of the group until the next sign of life
 
     def alive(self) -> bool:
         """The application gives a sign of life; whether that lets the member join again."""
         self._alive_at = self._clock()
-        returns, self._out = self._out, False
+        returns, self.out = self.out, False
         return returns
 
     def pumped(self) -> bool:
@@ -239,4 +207,4 @@ class Liveness:
 
     def stay_out(self) -> None:
         """The member leaves, and does not join before the next sign of life."""
-        self._out = True
+        self.out = True

@@ -1,6 +1,6 @@
 """Compile PySpark once, so that Spark's Python processes start half a second sooner.
 
-    python -m pyspark_kafka_rebalance.source.spark.compiled_pyspark [--undo]
+    python -m pyspark_kafka_rebalance.source.compiled_pyspark [--undo]
 
 Spark's home has PySpark as a zip of sources, ``python/lib/pyspark.zip``. Every Python process that
 Spark starts, such as the planner of a streaming query with a Python source, imports PySpark from
@@ -28,7 +28,7 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile
 
 import pyspark
 
-#: Nobody imports PySpark's own tests.
+#: PySpark's own tests are never imported.
 _LEFT_OUT = re.compile(r"/tests/")
 
 
@@ -41,21 +41,11 @@ def pyspark_zip() -> Path:
 def add_compiled(path: Path) -> int:
     """Append the compiled modules to a zip of sources, unless it already has some.
 
-    Parameters
-    ----------
-    path : Path
-        The zip. It is replaced atomically: a process that starts meanwhile finds the old one or
-        the new one. A process that has read its directory before still finds the sources there.
+    The zip is replaced atomically: any other process that starts finds the old one or the new one.
+    A process that has read its directory before still finds the sources there.
 
-    Returns
-    -------
-    int
-        How many compiled modules the zip has now.
-
-    Raises
-    ------
-    OSError, BadZipFile
-        The zip cannot be read or written.
+    Returns how many compiled modules the zip has now. Raises OSError or BadZipFile if it cannot be
+    read or written.
     """
     with ZipFile(path) as sources:
         if before := sum(name.endswith(".pyc") for name in sources.namelist()):
@@ -70,7 +60,7 @@ def add_compiled(path: Path) -> int:
                 maxlevels=100,
                 rx=_LEFT_OUT,
                 quiet=2,  # a file that this version cannot parse stays a source
-                legacy=True,  # next to the source, where zipimport looks
+                legacy=True,  # next to the source, where zipimport expects it
                 stripdir=folder,
                 prependdir=str(path),
                 # A zip stores times to 2 s only, and is always replaced as a whole.
@@ -86,7 +76,7 @@ def add_compiled(path: Path) -> int:
 
 
 def remove_compiled(path: Path) -> None:
-    """Leave only the sources in the zip; raises what :func:`add_compiled` does."""
+    """Leave only the sources in the zip; raises as :func:`add_compiled`."""
     with (
         _replacing(path) as part,
         ZipFile(path) as before,
@@ -112,7 +102,7 @@ def _replacing(path: Path) -> Iterator[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m pyspark_kafka_rebalance.source.spark.compiled_pyspark",
+        prog="python -m pyspark_kafka_rebalance.source.compiled_pyspark",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

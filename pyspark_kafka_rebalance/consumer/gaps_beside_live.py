@@ -24,15 +24,15 @@ from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..errors import UnreadableRecordError
-from .catch_up import CatchUpOptions, places, shares
+from .catch_up import CatchUpOptions, shares
 from .kafka_python.coordinator import GroupCoordinator
 from .kafka_python.polling import StepsBeside, fetch_step, would_only_wait
 from .kafka_python.records import ReadableRecords
-from .kafka_python.second_reader import Bell, Read, SecondReader
+from .kafka_python.second_reader import Bell, Read, SecondReader, places
 from .membership.ownership import Ownership
 from .offsets.found_records import count, within
 from .offsets.offset_set import Gap, above
-from .progress.hand_outs import GapHandOuts
+from .progress.gap_hand_outs import GapHandOuts
 
 log = logging.getLogger(__name__)
 
@@ -55,20 +55,8 @@ _DEFAULT_RECORDS = KafkaConsumer.DEFAULT_CONFIG["max_poll_records"]
 class CatchingUp:
     """The gaps' part in the polls of one consumer; runs on the thread that polls.
 
-    Parameters
-    ----------
-    options : CatchUpOptions
-        What is set aside, and whether it comes first.
-    consumer : KafkaConsumer
-        The live reader.
-    io : GroupCoordinator
-        Its seam to kafka-python.
-    ownership : Ownership
-        Gaps are read only of partitions that are assigned and not to be revoked.
-    gaps : GapHandOuts
-        The gaps to read.
-    config : mapping
-        The configuration that the application gave the consumer.
+    ``consumer`` is the live reader, ``config`` what the application gave it. Gaps are read only of
+    partitions that are assigned and not to be revoked.
     """
 
     def __init__(
@@ -292,10 +280,7 @@ class CatchingUp:
     def iterated(self, partition: TopicPartition, record: Any) -> bool | None:
         """The library's iterator returns a record, and has moved the live reader past it.
 
-        Returns
-        -------
-        bool or None
-            Whether it is handed out, as a record of a gap; None if it is a live record.
+        Returns whether it is handed out, as a record of a gap; None if it is a live record.
         """
         live_at = self._live_at.get(partition)
         if live_at is None or record.offset >= live_at.offset:

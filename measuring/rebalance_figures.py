@@ -1,7 +1,7 @@
 """Compute rates, pauses and hand-overs from the ledger; pure.
 
-All times are from the sinks' clocks (``time.time()``, one machine). A *delivery* is what one batch
-of one reader brought of one partition; its records are delivered when the batch completes.
+All times are from the sinks' clocks (``time.time()``, one machine). A *delivery* is one batch of
+one reader, as far as it has one partition; its records are delivered when the batch completes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kafka.structs import TopicPartition
 
 _Key = TypeVar("_Key")
 
-#: A reader that goes on this much later than usual was idle.
+#: A reader whose next batch comes this much later than usual was idle.
 _SLACK_S = 0.25
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What one batch brought of one partition.
+    """One batch's records of one partition.
 
     Attributes
     ----------
@@ -80,16 +80,16 @@ class Window:
 
 @dataclass(frozen=True)
 class Rebalance:
-    """What the scenario knows about a change of the group.
+    """The scenario's view of a change of the group.
 
     Attributes
     ----------
     name : str
         Such as "B joins".
     at : float
-        When the group saw it begin.
+        When the group saw it start.
     before, during : Window
-        A calm interval before it, and the time from its beginning until everything has moved.
+        A calm interval before it, and the time from its start until everything has moved.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Rebalance:
 
 @dataclass(frozen=True)
 class RebalanceFigures:
-    """What one rebalance cost.
+    """The cost of one rebalance.
 
     Attributes
     ----------
@@ -160,8 +160,8 @@ def deliveries_of(ledger: pa.Table) -> list[Delivery]:
 def spans(deliveries: Sequence[Delivery]) -> dict[Delivery, Window]:
     """Return the time over which each delivery's rows came in.
 
-    A batch is under way from the completion of the reader's previous batch, if the reader went on
-    about as quickly as usual. A longer gap is idle time: rows that waited meanwhile are not spread
+    A batch is under way from the completion of the reader's previous batch, if the reader continued
+    about as quickly as usual. A longer gap is idle time: rows that waited during it are not spread
     over it, so that a stall shows as one.
     """
     batches: dict[str, dict[float, float]] = defaultdict(dict)  # by reader: completed, began
@@ -262,7 +262,7 @@ def longest_pause(
 ) -> float | None:
     """Return the longest time between two completed batches with records of one of the partitions.
 
-    A pause belongs to the window in which it ends, however early it began.
+    A pause belongs to the window in which it ends, however early it started.
     """
     pauses = [
         later.completed_at - earlier.completed_at
@@ -308,7 +308,7 @@ def rows_per_second(
 def figures_of(
     deliveries: Sequence[Delivery], rebalances: Iterable[Rebalance], slow: Collection[str] = ()
 ) -> list[RebalanceFigures]:
-    """Return what each rebalance cost; ignores the partitions that slow readers keep."""
+    """Return the cost of each rebalance; ignores the partitions that slow readers keep."""
     moved = hand_overs(deliveries)
     found = []
     for rebalance in rebalances:

@@ -90,7 +90,7 @@ def extent_of(records: bytes, position: int, offset_range: OffsetRange) -> tuple
     Parameters
     ----------
     records : bytes
-        What a fetch at ``position`` returned; not empty.
+        The response of a fetch at ``position``; not empty.
     position : int
         The requested offset.
     offset_range : OffsetRange
@@ -157,7 +157,7 @@ def has_transactions(records: bytes) -> bool:
     Parameters
     ----------
     records : bytes
-        What a fetch returned. Anything behind a header that makes no sense is ignored.
+        The response of a fetch. Anything behind a header that makes no sense is ignored.
     """
     start = 0
     while start + _HEADER.size <= len(records):
@@ -204,7 +204,7 @@ class RecordDecoder:
     def decode(
         self, records: bytes, position: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Decode what one fetch returned, and yield the Arrow batches that are full.
+        """Decode the response of one fetch, and yield the Arrow batches that are full.
 
         Parameters
         ----------

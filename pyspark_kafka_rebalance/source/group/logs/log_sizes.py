@@ -10,8 +10,8 @@ from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ...errors import KafkaRebalanceError, names_of
-from ...transport.secured_clients import admin_client
+from ....errors import KafkaRebalanceError, names_of
+from ....transport.secured_clients import admin_client
 
 log = logging.getLogger(__name__)
 
@@ -21,21 +21,14 @@ def log_sizes(
 ) -> dict[TopicPartition, int]:
     """Return the bytes of each partition's log, as compressed, without tiered storage.
 
-    Protocol: DescribeLogDirs (KIP-113), sent only to leaders, so that no other broker can keep a
-    size from being known. This leaves out partitions whose leader does not answer now, or has no
-    log of them because it is no longer their leader.
-
-    Parameters
-    ----------
-    client_config : Mapping[str, Any]
-        Settings for kafka-python's clients.
-    leaders : Mapping[TopicPartition, int]
-        The node id of each partition's leader.
+    Protocol: DescribeLogDirs (KIP-113), sent only to leaders (node ids), so that no other broker
+    can keep a size from being known. This leaves out partitions whose leader does not answer now,
+    or has no log of them because it is no longer their leader.
 
     Raises
     ------
     KafkaRebalanceError
-        A leader tells no sizes at all.
+        A leader reports no sizes at all.
     kafka.errors.KafkaError
         No broker can be reached, or one refuses for good.
     """

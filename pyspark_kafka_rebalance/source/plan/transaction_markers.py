@@ -5,8 +5,8 @@ it like a record; it also finds records of aborted transactions. Records after a
 older: they would be treated as late as the commit, and be read too late by as much.
 
 So the answers that bound a batch are checked where there may be markers: in partitions that hold
-transactions, and in those that were not checked yet. Other partitions cost nothing, except that
-each is checked again a minute later, a few with each batch.
+transactions or were not checked yet. Other partitions cost nothing, except that each is checked
+again a minute later, a few with each batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Found(NamedTuple):
 
 
 class Markers:
-    """Checks the answers that bound a batch, and corrects those that are markers.
+    """Checks the answers that bound a batch, and corrects markers.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Markers:
     look_ups : LookUps
         Keeps the answers to check.
     transactional : set of TopicPartition
-        Partitions known to hold transactions; this adds those that it finds.
+        Partitions known to hold transactions; this adds more as it finds them.
     clock : callable
         Monotonic seconds.
     """
@@ -79,7 +79,7 @@ class Markers:
         self._without: OrderedDict[TopicPartition, float] = OrderedDict()
 
     def begin(self, positions: Collection[TopicPartition]) -> None:
-        """Begin a batch, of these partitions at most."""
+        """Start a batch, of these partitions at most."""
         if self._transactional:
             self._look_ups.suspect(self._transactional)
         known, before = self._without, self._clock() - LOOK_AGAIN_S

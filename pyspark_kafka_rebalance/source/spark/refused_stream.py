@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from ..errors import OptionError
-from .spark.shown_errors import shows_our_errors
+from ...errors import OptionError
+from .shown_errors import shows_our_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @shows_our_errors
 class RefusedStreamReader(DataSourceStreamReader):
-    """Stands in for a stream whose options suit only a batch; raises at Spark's first call.
-
-    Parameters
-    ----------
-    error : OptionError
-        What the stream lacks, or cannot do.
-    """
+    """Replaces a stream whose options suit only a batch; raises at Spark's first call."""
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
