@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,10 +30,12 @@ from .aborts import NOW, Author, Call
 from .ownership import ProducerEvents
 from .progress import ProducerProgress
 from .shared_group import SharedProducerGroup
+from .transactions import NOT_AT_ONCE
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+    from ..produce.producer import RecordPosition
     from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
@@ -48,37 +50,21 @@ _FOR_THREADS = 0.05
 
 
 class Delivery:
-    """The delivery of a record; ``await`` it for kafka-python's RecordMetadata, if you need that.
+    """The delivery of a record; ``await`` it for its RecordPosition, if you need that.
 
     read_committed consumers see the record once its transaction is committed; the commit waits for
     all deliveries.
     """
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Future[RecordPosition]) -> None:
         self._future = future
 
     def done(self) -> bool:
         """Whether the broker has answered."""
-        return bool(self._future.is_done)
+        return self._future.done()
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Any] = loop.create_future()
-
-        def answer(_: Any) -> None:
-            loop.call_soon_threadsafe(_settle, answered, self._future)
-
-        self._future.add_both(answer)
-        return answered.__await__()
-
-
-def _settle(answered: asyncio.Future[Any], future: Any) -> None:
-    if answered.done():  # cancelled
-        return
-    if future.failed():
-        answered.set_exception(future.exception)
-    else:
-        answered.set_result(future.value)
+    def __await__(self) -> Generator[Any, None, RecordPosition]:
+        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
 
 
 class AsyncProducerGroup:
@@ -138,10 +124,10 @@ class AsyncProducerGroup:
         source_partition: int | None = None,
         restart_point: str | None = None,
         **record: Any,
-    ) -> Coroutine[Any, Any, Delivery]:
+    ) -> Coroutine[Any, Any, Delivery | None]:
         """Send a record in the open transaction; as ``ProducerGroup.send``.
 
-        Returns once the record is on its way; ``await`` the result for the delivery.
+        Returns once the record is on its way; with ``future=True``, a ``Delivery`` to await.
         """
         call = self._call(_task())
         return self._send(call, topic, value, key, source_partition, restart_point, record)
@@ -232,15 +218,15 @@ class AsyncProducerGroup:
         source_partition: int | None,
         restart_point: str | None,
         record: dict[str, Any],
-    ) -> Delivery:
+    ) -> Delivery | None:
         call = call or self._call(asyncio.current_task())
         assert call is not None
         if self._left_to_thread == self._done_by_thread:
             sent = self._group.send_at_once(
                 call, topic, value, key, source_partition, restart_point, **record
             )
-            if sent is not None:
-                return Delivery(sent)
+            if sent is not NOT_AT_ONCE:
+                return _delivery(sent)
         send = partial(
             self._group.send,
             topic,
@@ -250,7 +236,7 @@ class AsyncProducerGroup:
             restart_point=restart_point,
             **record,
         )
-        return Delivery(await self._answer(call, send))
+        return _delivery(await self._answer(call, send))
 
     async def _poll(self, task: asyncio.Task[Any] | None, timeout_ms: float) -> ProducerEvents:
         call = self._call(task or asyncio.current_task())
@@ -328,6 +314,10 @@ class AsyncProducerGroup:
         if author is None:
             author = self._authors[task] = Author(_ended(ref(task)))
         return self._group.call_of(author)
+
+
+def _delivery(future: Future[RecordPosition] | None) -> Delivery | None:
+    return None if future is None else Delivery(future)
 
 
 def _ended(task: ref[asyncio.Task[Any]]) -> Callable[[], bool]:

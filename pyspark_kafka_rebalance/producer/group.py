@@ -36,9 +36,11 @@ from .status import GroupStatus
 from .transactions import Transactions
 
 if TYPE_CHECKING:
-    from kafka.producer.future import FutureRecordMetadata
+    from concurrent.futures import Future
+
     from typing_extensions import Self, Unpack
 
+    from ..produce.producer import RecordPosition
     from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
@@ -210,7 +212,8 @@ class ProducerGroup(GroupStatus):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> FutureRecordMetadata:
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
         """Send a record in the open transaction; the first record begins it.
 
         Parameters
@@ -222,11 +225,14 @@ class ProducerGroup(GroupStatus):
         restart_point : str, optional
             Where to go on reading that source partition once everything up to this record is
             committed. For automatic commits, and ``commit_transaction`` without arguments.
+        future : bool
+            Whether to return a future of the record's position in the log. The commit waits for
+            all records, and raises what could not be delivered.
 
         Returns
         -------
-        Future
-            kafka-python's future of the delivery. read_committed consumers see the record only
+        concurrent.futures.Future or None
+            Of a ``RecordPosition``, if ``future``. read_committed consumers see the record only
             after the commit.
 
         Raises
@@ -241,12 +247,20 @@ class ProducerGroup(GroupStatus):
         with self._membership.being_called:  # metadata or buffer space may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
-            future = self._transactions.send(
-                source_partition, restart_point, topic, value, key, headers, partition, timestamp_ms
+            delivery: Future[RecordPosition] | None = self._transactions.send(
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+                future,
             )
         if self._transactions.boundaries.automatic:
             self._commit_if_due()
-        return future
+        return delivery
 
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
         """Commit the records sent since the last commit and the restart points, as one.

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from .aborts import Author, Call
 from .group import ProducerGroup
+from .transactions import NOT_AT_ONCE
 
 Answer = TypeVar("Answer")
 
@@ -50,15 +51,18 @@ class SharedProducerGroup(ProducerGroup):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
+        future: bool = False,
     ) -> Any:
-        """Send as ``send`` if that neither waits nor ends a transaction; else None. Any thread."""
+        """Send as ``send``; NOT_AT_ONCE if that waits or ends a transaction. Any thread."""
         if not self._running:
-            return None
+            return NOT_AT_ONCE
         self._membership.sign_of_life()
         if self._serializes:
             key, value = self._options.serialized(topic, headers, key, value)
         record = (topic, value, key, headers, partition, timestamp_ms)
-        return self._transactions.send_at_once(call, source_partition, restart_point, *record)
+        return self._transactions.send_at_once(
+            call, source_partition, restart_point, *record, future=future
+        )
 
     def end_by(self, timeout_ms: float) -> None:
         """Have the calls under way wait for brokers this long at most; any thread.

@@ -28,9 +28,9 @@ from kafka.structs import TopicPartition
 from ..errors import KafkaRebalanceError
 from ..fetch.fetcher import RangeFetcher
 from ..fetch.offset_range import OffsetRange
-from .kafka_python.other_transactions import OtherTransactions
 from .member import ProducerMember
 from .options import ProducerOptions
+from .other_transactions import OtherTransactions
 from .restart_points import RestartPoint, key_of, last_of
 
 log = logging.getLogger(__name__)

@@ -20,28 +20,35 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
-from ..errors import PartitionsLostError, TransactionAbortedError
+from ..errors import (
+    KafkaRebalanceError,
+    PartitionsLostError,
+    TransactionAbortedError,
+    TransactionInDoubtError,
+)
+from ..produce.producer import GroupMetadata, Offset
 from .aborts import Aborts, Author, Call
 from .boundaries import Boundaries
-from .current_producer import CurrentProducer
-from .kafka_python.transactional_producer import (
-    InDoubtError,
-    NotCommittedError,
-    TransactionalProducer,
-)
 from .membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
 from .restart_points import check, chosen_points, encoded, key_of
+from .writer import Writer, offset_of
 
 log = logging.getLogger(__name__)
 
 _ABORT_S = 10.0
 
 _BY_THE_APPLICATION = "by the application"
+
+#: What ``send_at_once`` returns for a record that it has not sent.
+NOT_AT_ONCE = object()
+
+#: What keeps a transaction from beginning, or from going on.
+_FAILURES = (kafka_errors.KafkaError, KafkaRebalanceError, OSError)
 
 _IN_DOUBT = (
     "the answer to its commit is missing, so it may have been committed; a poll assigns the owned "
@@ -90,13 +97,13 @@ class Transactions:
         self.aborts = Aborts()
         self.call = Call(Author(hears_at_once=True))
         self._options = options
-        self._current = CurrentProducer(self._connected, options.group_id)
+        self._writer = Writer(options.producer, self._committer)
         #: The number of records in the open transaction, for each source partition that it touches.
         self._counts: dict[int, int] = {}
 
     def start(self) -> None:
         """Connect, and end what a predecessor with the same transactional id left open."""
-        self._current.ready()
+        self._writer.connect()
 
     # -- the application --------------------------------------------------------------------------
 
@@ -115,8 +122,9 @@ class Transactions:
         headers: Any,
         partition: int | None,
         timestamp_ms: int | None,
+        future: bool = False,
     ) -> Any:
-        """Send a record of a source partition, or of all owned ones; return kafka-python's future.
+        """Send a record of a source partition, or of all owned ones; return its future, if asked.
 
         Written for a source partition that the transaction has already: each call or loop saved is
         a percent of a record's cost.
@@ -137,19 +145,15 @@ class Transactions:
             sources: Collection[int] | None = None
             if source_partition not in self._counts:
                 sources = self._opened_for(source_partition)
-            producer = self._current.now
-            assert producer is not None
+            transaction = self._writer.transaction
+            assert transaction is not None
             try:
-                future = producer.send(topic, value, key, headers, partition, timestamp_ms)
+                delivery = transaction.send(
+                    topic, value, key, headers, partition, timestamp_ms, future=future
+                )
             except Exception as error:
-                failure = producer.failure()
-                if failure is not None and isinstance(error, kafka_errors.KafkaError):
-                    raise self._give_up(f"{type(error).__name__}: {failure!r}") from error
-                if not any(self._counts.values()):
-                    self._abort("its first record was refused")  # or a revoke would wait for it
-                raise  # only this record failed
-            if future.is_done:
-                producer.note(future)
+                self._refuse(error)
+                raise
             if sources is None:
                 assert source_partition is not None
                 self._counts[source_partition] += 1
@@ -160,7 +164,7 @@ class Transactions:
                     self._counts[p] += 1
                 self.aborts.sent(call.author, sources)
                 self.boundaries.sent(sources, restart_point, time.monotonic)
-            return future
+            return delivery
 
     def send_at_once(
         self,
@@ -169,40 +173,37 @@ class Transactions:
         restart_point: str | None,
         topic: str,
         *arguments: Any,
+        future: bool = False,
     ) -> Any:
-        """Send a record as ``send`` does, if that needs no broker and no waiting; else return None.
+        """Send a record as ``send`` does, or return NOT_AT_ONCE if that needs a broker, or to wait.
 
         A transaction that is doomed from now on still takes the record; the next call reports it.
         """
         if restart_point is not None:
             check(restart_point)
         if not self.lock.acquire(blocking=False):
-            return None
+            return NOT_AT_ONCE
         try:
-            producer, ownership = self._current.now, self.membership.ownership
+            transaction, ownership = self._writer.transaction, self.membership.ownership
             if (
                 source_partition is None
                 or source_partition not in self._counts
                 or not (self.aborts.passes(call) or not self.aborts.refuses(call))
                 or ownership.doomed is not None
-                or producer is None
-                or not producer.knows(topic)
+                or transaction is None
+                or self._writer.waits_for(topic)
                 or self.boundaries.due_with_next(time.monotonic)
                 or (self.boundaries.automatic and ownership.asked_back_now)
             ):
-                return None
+                return NOT_AT_ONCE
             try:
-                future = producer.send(topic, *arguments)
-            except kafka_errors.KafkaError:
-                if producer.failure() is None:
-                    raise  # only this record failed
-                return None  # aborting needs a broker
-            if future.is_done:
-                producer.note(future)
+                delivery = transaction.send(topic, *arguments, future=future)
+            except TransactionAbortedError:
+                return NOT_AT_ONCE  # aborting needs a broker
             self._counts[source_partition] += 1
             self.boundaries.sent_again(source_partition, restart_point)
             self.aborts.sent(call.author, (source_partition,))
-            return future
+            return delivery
         finally:
             self.lock.release()
 
@@ -237,15 +238,17 @@ class Transactions:
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
-            producer, options = self._current.now, self._options
-            assert producer is not None
+            options, transaction = self._options, self._writer.transaction
+            assert transaction is not None
             try:
                 written = {
-                    p: producer.send(options.topic, value, key_of(options.group_id, p), None, p)
+                    p: transaction.send(
+                        options.topic, value, key_of(options.group_id, p), None, p, future=True
+                    )
                     for p, value in values.items()
                 }
-            except kafka_errors.KafkaError as error:
-                raise self._give_up(f"{type(error).__name__}: {error}") from error
+            except _FAILURES as error:
+                raise self._give_up(_says(error)) from error
             with membership.changed:
                 doomed = None
                 if not membership.ownership.begin_commit():
@@ -253,10 +256,10 @@ class Transactions:
             if doomed is not None:
                 raise self._give_up(doomed)
             try:
-                self._commit_by(producer, values)
-            except NotCommittedError as error:
-                raise self._give_up(str(error)) from error
-            except InDoubtError as error:
+                self._commit_by(values)
+            except TransactionAbortedError as error:
+                raise self._give_up(error.reason) from error
+            except TransactionInDoubtError as error:
                 raise self._resolve() from error
             self._committed(chosen, written)
 
@@ -303,8 +306,8 @@ class Transactions:
         return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
 
     def end_by(self, when: float) -> None:
-        """As ``CurrentProducer.end_by``; any thread."""
-        self._current.end_by(when)
+        """As ``Writer.end_by``; any thread."""
+        self._writer.end_by(when)
 
     def close(self, timeout_s: float) -> None:
         """Commit the open transaction if that is automatic, else abort it; then disconnect."""
@@ -315,13 +318,13 @@ class Transactions:
         try:
             if locked:
                 self._end()
-            self._current.close(deadline)
+            self._writer.close(deadline)
         finally:
             if locked:
                 self.lock.release()
 
-    def _connected(self) -> TransactionalProducer:
-        return TransactionalProducer.connected(self._options.producer, self.membership.committer)
+    def _committer(self) -> GroupMetadata | None:
+        return self.membership.committer()
 
     # -- with the lock held -----------------------------------------------------------------------
 
@@ -333,9 +336,8 @@ class Transactions:
                 self.commit(None)
         except (TransactionAbortedError, kafka_errors.KafkaError) as error:
             log.info("producer group %s: %s", self._options.group_id, error)
-        producer = self._current.now
-        if producer is not None and self._is_begun():
-            producer.abort(_ABORT_S)
+        if self._is_begun():
+            self._writer.abort("the producer group is closed", _ABORT_S)
             with self.membership.changed:
                 self.membership.ownership.aborted()
             self._tell(Outcome.ABORTED)
@@ -366,16 +368,14 @@ class Transactions:
         new = [p for p in sources if p not in self._counts]
         if not new and begun:
             return sources
-        producer = self._current.now if begun else self._current.ready()
+        options = self._options
         try:
-            if producer is None or producer.broken:
-                raise kafka_errors.ProducerFencedError("the producer has failed")
             if not begun:
-                producer.begin(self._options.group_id)
+                self._writer.begin()
             # From this a take-over finds out that the transaction touches them.
-            producer.add([TopicPartition(self._options.topic, p) for p in new])
-        except kafka_errors.KafkaError as error:
-            raise self._give_up(f"{type(error).__name__}: {error}") from error
+            self._writer.announce(options.topic, new, options.group_id)
+        except _FAILURES as error:
+            raise self._give_up(_says(error)) from error
         with membership.changed:
             gone = [p for p in new if not membership.ownership.owns(p)]
             membership.ownership.touch([p for p in new if p not in gone])
@@ -389,30 +389,35 @@ class Transactions:
         self.boundaries.begin(time.monotonic)
         return sources
 
-    def _commit_by(self, producer: TransactionalProducer, partitions: Collection[int]) -> None:
+    def _refuse(self, error: Exception) -> None:
+        """Raise TransactionAbortedError if not only this record failed."""
+        if isinstance(error, TransactionAbortedError) or self._writer.is_over:
+            raise self._give_up(_says(error)) from error
+        if not any(self._counts.values()):
+            self._abort("its first record was refused")  # or a revoke would wait for it
+
+    def _commit_by(self, partitions: Collection[int]) -> None:
         begun_at = time.monotonic()
         try:
-            producer.commit(self._group_offsets(partitions))
+            self._writer.commit(self._group_offsets(partitions))
         finally:
             self._commit_s = time.monotonic() - begun_at
 
-    def _group_offsets(
-        self, partitions: Collection[int]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _group_offsets(self, partitions: Collection[int]) -> dict[TopicPartition, Offset]:
         """Return the offsets that tie the transaction to the group, and locate restart points."""
         metadata = self._options.transactional_id
         known = self.membership.record_offsets
         return {
-            TopicPartition(self._options.topic, p): OffsetAndMetadata(known[p], metadata, -1)
-            for p in partitions
+            TopicPartition(self._options.topic, p): Offset(known[p], metadata) for p in partitions
         }
 
     def _committed(self, chosen: Mapping[int, str], written: Mapping[int, Any]) -> None:
         membership = self.membership
         with membership.changed:
             membership.ownership.committed(chosen)
-            for p, future in written.items():
-                membership.record_offsets[p] = future.value.offset
+            for p, record in written.items():
+                if (offset := offset_of(record)) is not None:
+                    membership.record_offsets[p] = offset
             membership.changed.notify_all()
         self.aborts.committed()
         self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
@@ -448,11 +453,7 @@ class Transactions:
     def _abort(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
         self.aborts.aborted(reason)  # first: a look without the lock finds it doomed or aborted
-        producer = self._current.now
-        # A successor aborts it as well, and what was not answered is refused from then on, even if
-        # it arrives before the next transaction.
-        if producer is None or producer.unanswered or not producer.abort(_ABORT_S):
-            self._current.replace()
+        self._writer.abort(reason, _ABORT_S)
         with self.membership.changed:
             self.membership.ownership.aborted()
             self.membership.changed.notify_all()
@@ -466,7 +467,7 @@ class Transactions:
         """
         log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
         self.aborts.aborted(_IN_DOUBT)
-        self._current.replace()  # waits for a decided transaction, aborts an undecided one
+        self._writer.abort(_IN_DOUBT, 0)  # unless its commit is on its way
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
@@ -485,3 +486,10 @@ class Transactions:
         self._tell(outcome)
         self._counts.clear()
         self.boundaries.end()
+
+
+def _says(error: BaseException) -> str:
+    """The reason that an error gives for an abort."""
+    if isinstance(error, TransactionAbortedError):
+        return error.reason
+    return f"{type(error).__name__}: {error}"

@@ -127,6 +127,7 @@ class ProducerGroupSettings(_OfEveryMember, total=False):
     """
 
     batch_size: int
+    buffer_memory: int
     commit_interval_ms: int | None
     commit_records: int | None
     compression_type: Literal["gzip", "snappy", "lz4", "zstd"] | None
