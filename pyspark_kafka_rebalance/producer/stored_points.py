@@ -33,8 +33,8 @@ from ..errors import (
 from ..produce.producer import GroupMetadata, Offset
 from ..produce.transaction_errors import Errors
 from ..transport.secured_clients import admin_client, net_client
+from .members.other_transactions import OtherTransactions
 from .options import of_the_producer, transactional_id_of
-from .other_transactions import OtherTransactions
 from .restart_points import MAX_BYTES, OVERHEAD_BYTES, encoded, key_of, topic_of
 from .writer import Writer
 

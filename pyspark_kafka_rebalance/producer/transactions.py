@@ -3,20 +3,29 @@
 One thread at a time sends and commits. When none does, the take-over thread aborts a doomed
 transaction. All of them hold ``lock``, which is taken before the membership's lock.
 
-If a transaction is aborted against the application's will, every author that sent in it is told
-once, by its next call: what it has sent since the last commit is gone, and it must go back to its
-restart points. ``aborts.py`` decides who is still to be told.
+Who means which transaction:
 
-Longer than other modules: each call looks at the membership, the producer and who is to be told
-under one lock, in an order that is easier to check in one place.
+1. A call on a handle means the handle's. Once that has ended, the call raises
+   TransactionAbortedError, whoever makes it and whenever.
+2. A call without a handle means the transaction of the one user. If that is aborted against the
+   user's will, the user is told once, by the next call: what was sent since the last commit is
+   gone, and it must go back to its restart points.
+3. Calls that the user made before it was told, and that run later (an event loop queues them), are
+   refused, too.
+4. A poll means no transaction: it tells the one user alone.
+
+Longer than other modules: each call looks at the membership, the producer and what has ended under
+one lock, in an order that is easier to check in one place.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -29,9 +38,8 @@ from ..errors import (
     TransactionInDoubtError,
 )
 from ..produce.producer import GroupMetadata, Offset
-from .aborts import Aborts, Author, Call
 from .boundaries import Boundaries
-from .membership import ProducerMembership
+from .members.membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
@@ -44,6 +52,13 @@ _ABORT_S = 10.0
 
 _BY_THE_APPLICATION = "by the application"
 
+_HAS_HANDLE = "a transaction is open that has a handle: use that"
+
+_COMMITTED = "it has been committed before this call"
+
+#: ``made`` of a call that runs as it is made.
+NOW = math.inf
+
 #: What ``send_at_once`` returns for a record that it has not sent.
 NOT_AT_ONCE = object()
 
@@ -54,6 +69,19 @@ _IN_DOUBT = (
     "the answer to its commit is missing, so it may have been committed; a poll assigns the owned "
     "source partitions again, with the restart points in the log"
 )
+
+
+@dataclass(eq=False)
+class Handle:
+    """A transaction that its callers name.
+
+    Attributes
+    ----------
+    ended : str or None
+        Why it takes no calls any more.
+    """
+
+    ended: str | None = None
 
 
 class Transactions:
@@ -74,10 +102,10 @@ class Transactions:
         When a transaction is to be committed automatically.
     rates : Rates
         What was committed.
-    aborts : Aborts
-        Who is to be told of aborted transactions.
-    call : Call
-        The call under way. Its author is always the same, unless several share the group.
+    tellings : int
+        How often the one user was told of an abort. Takes no lock.
+    made : float
+        ``tellings`` when the call was made that runs now.
     observer : ProducerObserver or None
         Called when a transaction ends; any thread may set it.
     """
@@ -94,8 +122,11 @@ class Transactions:
             None if interval_ms is None else interval_ms / 1000, options.commit_records
         )
         self.rates = Rates()
-        self.aborts = Aborts()
-        self.call = Call(Author(hears_at_once=True))
+        self.tellings = 0
+        self.made: float = NOW
+        self._handle: Handle | None = None
+        self._untold: str | None = None  # why the one user's transaction was aborted
+        self._told = ""  # the same, of the last one that it was told of
         self._options = options
         self._writer = Writer(options.producer, self._committer)
         #: The number of records in the open transaction, for each source partition that it touches.
@@ -112,8 +143,26 @@ class Transactions:
         """Whether a transaction is open."""
         return bool(self._counts)
 
+    def begin(self) -> Handle:
+        """Open a transaction with a handle; nothing is sent yet.
+
+        Raises
+        ------
+        IllegalStateError
+            Another transaction is open.
+        TransactionAbortedError
+            The last one without a handle was aborted, and this is the first call since.
+        """
+        with self.lock:
+            self._enter(None)
+            if self._is_begun():
+                raise kafka_errors.IllegalStateError("a transaction is open; end it first")
+            self._handle = Handle()
+            return self._handle
+
     def send(
         self,
+        handle: Handle | None,
         source_partition: int | None,
         restart_point: str | None,
         topic: str,
@@ -139,9 +188,8 @@ class Transactions:
         if restart_point is not None:
             check(restart_point)
         with self.lock:
-            call = self.call
-            if self.membership.ownership.doomed is not None or not self.aborts.passes(call):
-                self.raise_aborted()
+            if not self._passes(handle, self.made):
+                self._enter(handle)
             sources: Collection[int] | None = None
             if source_partition not in self._counts:
                 sources = self._opened_for(source_partition)
@@ -158,17 +206,54 @@ class Transactions:
                 assert source_partition is not None
                 self._counts[source_partition] += 1
                 self.boundaries.sent_again(source_partition, restart_point)
-                self.aborts.sent(call.author, (source_partition,))
             else:
                 for p in sources:
                     self._counts[p] += 1
-                self.aborts.sent(call.author, sources)
                 self.boundaries.sent(sources, restart_point, time.monotonic)
             return delivery
 
+    def send_batch(
+        self,
+        handle: Handle | None,
+        source_partition: int | None,
+        restart_point: str | None,
+        topic: str,
+        data: Any,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Send the rows of Arrow data, of a source partition or of all owned ones.
+
+        Raises
+        ------
+        TransactionAbortedError, PartitionsLostError
+            As ``send``.
+        TypeError, ValueError, RecordTooLargeError
+            A row is not as it should be. The transaction is aborted, since it may have a part of
+            the rows.
+        """
+        if restart_point is not None:
+            check(restart_point)
+        with self.lock:
+            if not self._passes(handle, self.made):
+                self._enter(handle)
+            sources = self._opened_for(source_partition)
+            transaction = self._writer.transaction
+            assert transaction is not None
+            try:
+                transaction.send_batch(topic, data, timestamp_ms=timestamp_ms)
+            except Exception as error:
+                if isinstance(error, TransactionAbortedError) or self._writer.is_over:
+                    raise self._give_up(_says(error)) from error
+                self._abort(_says(error))
+                raise
+            for p in sources:
+                self._counts[p] += data.num_rows
+            self.boundaries.sent(sources, restart_point, time.monotonic, data.num_rows)
+
     def send_at_once(
         self,
-        call: Call,
+        handle: Handle | None,
+        made: float,
         source_partition: int | None,
         restart_point: str | None,
         topic: str,
@@ -188,8 +273,7 @@ class Transactions:
             if (
                 source_partition is None
                 or source_partition not in self._counts
-                or not (self.aborts.passes(call) or not self.aborts.refuses(call))
-                or ownership.doomed is not None
+                or not self._passes(handle, made)
                 or transaction is None
                 or self._writer.waits_for(topic)
                 or self.boundaries.due_with_next(time.monotonic)
@@ -202,15 +286,14 @@ class Transactions:
                 return NOT_AT_ONCE  # aborting needs a broker
             self._counts[source_partition] += 1
             self.boundaries.sent_again(source_partition, restart_point)
-            self.aborts.sent(call.author, (source_partition,))
             return delivery
         finally:
             self.lock.release()
 
-    def commit(self, points: str | Mapping[int, str] | None) -> None:
+    def commit(self, handle: Handle | None, points: str | Mapping[int, str] | None) -> None:
         """Commit the records and these restart points; None: those given with the records.
 
-        Does nothing if nothing was sent and no restart point is to be moved.
+        Only the handle ends if nothing was sent and no restart point is to be moved.
 
         Raises
         ------
@@ -221,7 +304,7 @@ class Transactions:
             the transaction stays open.
         """
         with self.lock:
-            self.raise_aborted()
+            self._enter(handle)
             membership = self.membership
             with membership.changed:
                 owned = membership.ownership.restart_points
@@ -232,9 +315,8 @@ class Transactions:
                 chosen = chosen_points(points, sent, owned)
             values = {p: encoded(point) for p, point in chosen.items()}
             if not values:
+                self._end_empty()
                 return
-            if self.aborts.any_to_refuse:
-                self._refuse_to_pass_by({p for p in chosen if chosen[p] != owned.get(p)})
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
@@ -263,12 +345,22 @@ class Transactions:
                 raise self._resolve() from error
             self._committed(chosen, written)
 
-    def abort(self) -> None:
-        """Abort the transaction, if any; the caller is then not told of an earlier abort either."""
+    def abort(self, handle: Handle | None) -> None:
+        """Abort the transaction, if any; the one user is then not told of an earlier abort."""
         with self.lock:
-            self.aborts.aborted_by(self.call.author, _BY_THE_APPLICATION)
+            if handle is not None:
+                self._enter(handle)
+            elif self._handle is not None:
+                raise kafka_errors.IllegalStateError(_HAS_HANDLE)
             if self._is_begun():
                 self._abort(_BY_THE_APPLICATION)
+            self._end_handle(_BY_THE_APPLICATION)
+            if handle is None:
+                self._untold = None
+
+    def tell_again(self, reason: str) -> None:
+        """Nobody has heard the TransactionAbortedError that a call without a handle raised."""
+        self._untold = reason
 
     def abort_doomed(self) -> None:
         """Abort the open transaction if it is doomed and nobody is using it; for take-overs."""
@@ -283,27 +375,19 @@ class Transactions:
             self.lock.release()
 
     def raise_aborted(self) -> None:
-        """Raise TransactionAbortedError if the caller is still to be told of an abort.
+        """Raise TransactionAbortedError if the one user is still to be told of an abort.
 
-        Aborts a doomed transaction first.
+        Aborts a doomed transaction first, whose ever it is.
         """
-        if self.membership.ownership.doomed is None and self.aborts.passes(self.call):
+        if self.membership.ownership.doomed is None and self._untold is None:
             return
         with self.lock:
-            doomed = self.membership.ownership.doomed
-            if doomed is not None:
-                self._abort(doomed)
-            reason = self.aborts.refusal(self.call)
-            if reason is not None:
-                if self.aborts.has_sent(self.call.author):
-                    self._abort(reason)
-                    self.aborts.owe(self.call, reason)
-                raise self._error(reason)
+            self._abort_if_doomed()
+            self._tell_the_user(NOW)
 
     def may_commit_by_itself(self) -> bool:
-        """Whether a commit now skips no aborted records whose author is still to be told."""
-        aborts = self.aborts
-        return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
+        """Whether a commit that is due may happen: a handle's transaction ends by its handle."""
+        return self._handle is None and self._untold is None
 
     def end_by(self, when: float) -> None:
         """As ``Writer.end_by``; any thread."""
@@ -333,7 +417,8 @@ class Transactions:
         goes_by_itself = boundaries.automatic and boundaries.is_boundary()
         try:
             if self.is_open and goes_by_itself and self.may_commit_by_itself():
-                self.commit(None)
+                self.made = NOW
+                self.commit(None, None)
         except (TransactionAbortedError, kafka_errors.KafkaError) as error:
             log.info("producer group %s: %s", self._options.group_id, error)
         if self._is_begun():
@@ -341,6 +426,58 @@ class Transactions:
             with self.membership.changed:
                 self.membership.ownership.aborted()
             self._tell(Outcome.ABORTED)
+        self._end_handle("the producer group is closed")
+
+    def _passes(self, handle: Handle | None, made: float) -> bool:
+        """Whether ``_enter`` has nothing to do; quick."""
+        return (
+            self._handle is handle
+            and self._untold is None
+            and made >= self.tellings
+            and self.membership.ownership.doomed is None
+        )
+
+    def _enter(self, handle: Handle | None) -> None:
+        """Refuse a call whose transaction has ended. Aborts a doomed one first."""
+        self._abort_if_doomed()
+        if handle is None:
+            self._tell_the_user(self.made)
+            if self._handle is not None:
+                raise kafka_errors.IllegalStateError(_HAS_HANDLE)
+        elif handle is not self._handle:
+            raise self._error(handle.ended or _COMMITTED)
+
+    def _tell_the_user(self, made: float) -> None:
+        reason = self._untold
+        if reason is not None:
+            if self._handle is None and self._is_begun():
+                self._abort(reason)  # it goes on behind what was aborted
+            raise self._told_of(reason)
+        if made < self.tellings:
+            raise self._error(self._told)
+
+    def _told_of(self, reason: str) -> TransactionAbortedError:
+        """The error that tells the one user."""
+        self._untold, self._told = None, reason
+        self.tellings += 1
+        return self._error(reason)
+
+    def _abort_if_doomed(self) -> None:
+        with self.membership.changed:
+            doomed = self.membership.ownership.doomed
+        if doomed is not None:
+            self._abort(doomed)
+
+    def _end_empty(self) -> None:
+        """End a handle's transaction that has nothing to commit."""
+        if self._handle is not None and self._is_begun():
+            self._roll_back("nothing was sent")
+        self._end_handle(_COMMITTED)
+
+    def _end_handle(self, why: str) -> None:
+        if self._handle is not None:
+            self._handle.ended = why
+            self._handle = None
 
     def _is_begun(self) -> bool:
         with self.membership.changed:
@@ -394,7 +531,8 @@ class Transactions:
         if isinstance(error, TransactionAbortedError) or self._writer.is_over:
             raise self._give_up(_says(error)) from error
         if not any(self._counts.values()):
-            self._abort("its first record was refused")  # or a revoke would wait for it
+            # Or a revoke would wait for it. There is nothing to go back for.
+            self._roll_back("its first record was refused")
 
     def _commit_by(self, partitions: Collection[int]) -> None:
         begun_at = time.monotonic()
@@ -419,40 +557,33 @@ class Transactions:
                 if (offset := offset_of(record)) is not None:
                     membership.record_offsets[p] = offset
             membership.changed.notify_all()
-        self.aborts.committed()
+        self._end_handle(_COMMITTED)
         self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
         self._forget(Outcome.COMMITTED)
 
-    def _refuse_to_pass_by(self, moved: Collection[int]) -> None:
-        """Abort the transaction if it would move restart points beyond missing records."""
-        held = self.aborts.holds(self.call, moved)
-        if not held:
-            return
-        reason = (
-            "records of source partitions "
-            f"{', '.join(map(str, sorted(held)))} were aborted before, and not every sender has "
-            "been notified; the restart points would move beyond them"
-        )
-        if self._is_begun():
-            self._abort(reason)
-        self.aborts.owe(self.call, reason, held)
-        raise self._error(reason)
-
     def _give_up(self, reason: str) -> TransactionAbortedError:
         """Abort the transaction; return the error to raise."""
-        self._abort(reason)
-        self.aborts.owe(self.call, reason)
-        return self._error(reason)
+        return self._ended_by(self._abort, reason)
+
+    def _ended_by(self, end: Callable[[str], None], reason: str) -> TransactionAbortedError:
+        has_handle = self._handle is not None
+        end(reason)
+        return self._error(reason) if has_handle else self._told_of(reason)
 
     def _error(self, reason: str) -> TransactionAbortedError:
-        if self.call.author.hears_at_once:
-            self.aborts.told(self.call)
         with self.membership.changed:
             return TransactionAbortedError(reason, self.membership.ownership.restart_points)
 
     def _abort(self, reason: str) -> None:
+        """Abort the transaction; its handle says so, or the one user is to be told."""
+        if self._handle is not None:
+            self._end_handle(reason)
+        else:
+            self._untold = reason
+        self._roll_back(reason)
+
+    def _roll_back(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
-        self.aborts.aborted(reason)  # first: a look without the lock finds it doomed or aborted
         self._writer.abort(reason, _ABORT_S)
         with self.membership.changed:
             self.membership.ownership.aborted()
@@ -460,20 +591,22 @@ class Transactions:
         self._forget(Outcome.ABORTED)
 
     def _resolve(self) -> TransactionAbortedError:
+        """As ``_give_up``, where it may have been committed."""
+        return self._ended_by(self._leave_in_doubt, _IN_DOUBT)
+
+    def _leave_in_doubt(self, reason: str) -> None:
         """Let the restart points show whether the transaction was committed.
 
         What is owned is lost now. It is assigned again, with the restart points that are read once
         the broker has decided, at the latest when the transaction times out.
         """
-        log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
-        self.aborts.aborted(_IN_DOUBT)
-        self._writer.abort(_IN_DOUBT, 0)  # unless its commit is on its way
+        log.warning("producer group %s: %s", self._options.group_id, reason)
+        self._end_handle(reason)
+        self._writer.abort(reason, 0)  # unless its commit is on its way
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
         self._forget(Outcome.IN_DOUBT)
-        self.aborts.owe(self.call, _IN_DOUBT)
-        return self._error(_IN_DOUBT)
 
     def _tell(self, outcome: Outcome) -> None:
         begun_at, commit_s = self._begun_at, self._commit_s

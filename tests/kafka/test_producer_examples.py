@@ -106,8 +106,9 @@ def test_three_tables_by_instances_of_which_one_is_killed(
         assert "Traceback" not in said(tmp_path, name)
 
 
+@pytest.mark.parametrize("form", [(), ("--blocks",)], ids=["lines", "blocks"])
 def test_the_lines_of_files_that_grow(
-    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path
+    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -130,7 +131,7 @@ def test_the_lines_of_files_that_grow(
 
     writing = threading.Thread(target=write)
     arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--group-id", group_id)
-    arguments += ("--folder", str(folder), "--topic", topic)
+    arguments += ("--folder", str(folder), "--topic", topic, *form)
     with processes("folder_of_files.py", tmp_path) as start:
         first = start("first", *arguments)
         start("second", *arguments)

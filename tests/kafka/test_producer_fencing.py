@@ -31,7 +31,7 @@ from producer_groups import (
 
 from pyspark_kafka_rebalance import ProducerGroup, TransactionAbortedError
 from pyspark_kafka_rebalance.errors import TransactionInDoubtError
-from pyspark_kafka_rebalance.producer.other_transactions import OtherTransactions
+from pyspark_kafka_rebalance.producer.members.other_transactions import OtherTransactions
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
 from pyspark_kafka_rebalance.producer.writer import Writer
 from pyspark_kafka_rebalance.testing import LocalKafka

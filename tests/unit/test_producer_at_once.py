@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pyspark_kafka_rebalance import RecordTooLargeError, TransactionAbortedError
-from pyspark_kafka_rebalance.producer.aborts import Author, Call
+from pyspark_kafka_rebalance.producer.members.ownership import SourceOwnership
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
-from pyspark_kafka_rebalance.producer.ownership import SourceOwnership
-from pyspark_kafka_rebalance.producer.transactions import NOT_AT_ONCE, Transactions
+from pyspark_kafka_rebalance.producer.transactions import NOT_AT_ONCE, NOW, Handle, Transactions
 
 
 class Transaction:
@@ -67,13 +66,15 @@ def transactions(writer: KnownWriter) -> Transactions:
     made = Transactions(options)
     made.membership = Membership()  # type: ignore[assignment]
     made._writer = writer  # type: ignore[assignment]
-    made.send(0, None, "rows", b"first", None, None, None, None)
+    made.send(None, 0, None, "rows", b"first", None, None, None, None)
     return made
 
 
-def at_once(transactions: Transactions, topic: str = "rows", source_partition: int = 0) -> Any:
+def at_once(
+    transactions: Transactions, topic: str = "rows", source_partition: int = 0, made: float = NOW
+) -> Any:
     record = (topic, b"value", None, None, None, None)
-    return transactions.send_at_once(transactions.call, source_partition, "a", *record)
+    return transactions.send_at_once(None, made, source_partition, "a", *record)
 
 
 def test_a_record_of_an_open_transaction(transactions: Transactions, writer: KnownWriter) -> None:
@@ -132,7 +133,22 @@ def test_a_transaction_that_has_ended_meanwhile(
 def test_who_is_to_be_told_of_an_abort_is_told_by_the_thread(
     transactions: Transactions, writer: KnownWriter
 ) -> None:
-    transactions.aborts.aborted("fenced")
+    transactions.tell_again("fenced")
     assert at_once(transactions) is NOT_AT_ONCE
-    transactions.call = Call(Author())
-    assert at_once(transactions) is not NOT_AT_ONCE
+    assert writer.transaction.sent == 1
+
+
+def test_a_call_that_was_made_before_its_user_was_told(transactions: Transactions) -> None:
+    before = transactions.tellings
+    transactions.tellings += 1
+    assert at_once(transactions, made=before) is NOT_AT_ONCE
+    assert at_once(transactions, made=before + 1) is not NOT_AT_ONCE
+
+
+def test_a_handle_takes_its_own_records_alone(transactions: Transactions) -> None:
+    other = Handle()
+    record = ("rows", b"value", None, None, None, None)
+    assert transactions.send_at_once(other, NOW, 0, "a", *record) is NOT_AT_ONCE
+    transactions._handle = other
+    assert transactions.send_at_once(other, NOW, 0, "a", *record) is not NOT_AT_ONCE
+    assert at_once(transactions) is NOT_AT_ONCE

@@ -14,11 +14,11 @@ from kafka import errors as kafka_errors
 from kafka.protocol.admin import ListTransactionsRequest
 from kafka.structs import TopicPartition
 
-from ..consumer.kafka_python.questions import offered_versions
-from ..errors import KafkaRebalanceError
-from ..produce.producer import Producer
-from ..transport.secured_clients import admin_client
-from .options import of_the_producer
+from ...consumer.kafka_python.questions import offered_versions
+from ...errors import KafkaRebalanceError
+from ...produce.producer import Producer
+from ...transport.secured_clients import admin_client
+from ..options import of_the_producer
 
 log = logging.getLogger(__name__)
 

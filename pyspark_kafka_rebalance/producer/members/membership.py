@@ -17,15 +17,15 @@ from collections.abc import Callable
 
 from kafka.structs import TopicPartition
 
-from ..consumer.observer import ConsumerObserver
-from ..consumer.pump import Pump
-from ..errors import MembershipError
-from ..produce.producer import GroupMetadata
+from ...consumer.observer import ConsumerObserver
+from ...consumer.pump import Pump
+from ...errors import MembershipError
+from ...produce.producer import GroupMetadata
+from ..options import ProducerOptions
+from ..restart_points import RestartPoint
+from ..restart_topic import ensure_topic
 from .member import ProducerMember
-from .options import ProducerOptions
 from .ownership import SourceOwnership
-from .restart_points import RestartPoint
-from .restart_topic import ensure_topic
 from .take_overs import TakeOvers
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from kafka import errors as kafka_errors
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..consumer.consumer import DeferredRevokeConsumer
-from ..produce.producer import GroupMetadata
-from .options import ProducerOptions
+from ...consumer.consumer import DeferredRevokeConsumer
+from ...produce.producer import GroupMetadata
+from ..options import ProducerOptions
 
 #: Timeout of one request to the brokers; then it is sent again.
 _ASK_MS = 5_000
