@@ -26,6 +26,7 @@ _PUBLIC = {
     "RecordTooLargeError": "errors",
     "SeveralOptionsError": "errors",
     "TransactionAbortedError": "errors",
+    "TransactionInDoubtError": "errors",
     "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
     "AsyncDeferredRevokeConsumer": "consumer.aio.asynchronous",
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from .errors import RecordTooLargeError as RecordTooLargeError
     from .errors import SeveralOptionsError as SeveralOptionsError
     from .errors import TransactionAbortedError as TransactionAbortedError
+    from .errors import TransactionInDoubtError as TransactionInDoubtError
     from .errors import UnreadableRecordError as UnreadableRecordError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher

@@ -25,7 +25,7 @@ from . import wire
 from .delivery import Delivery
 from .outbox import Parcel
 from .producer_settings import ProducerSettings
-from .requests import FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+from .requests import Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,14 @@ class BrokerLink:
             try:
                 self._connections.run_soon(self._turn)
             except (RuntimeError, kafka_errors.KafkaError) as error:
-                self._error = KafkaRebalanceError(f"the I/O thread has ended: {error}")
+                self._fail(KafkaRebalanceError(f"the I/O thread has ended: {error}"))
+
+    def _fail(self, error: Exception | None) -> None:
+        """Raise this error in all calls from now on, if it is one; ``changed`` is held."""
+        if error is not None and self._error is None:
+            self._error = error
+            self._delivery.refuse()
+            self.changed.notify_all()
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None, waits_for: str) -> None:
         """Wait until something is so; ``changed`` is held.
@@ -121,8 +128,7 @@ class BrokerLink:
         """Send nothing more, and close the connections."""
         with self.changed:
             self._closed = True
-            self._error = self._error or KafkaRebalanceError("the producer is closed")
-            self.changed.notify_all()
+            self._fail(KafkaRebalanceError("the producer is closed"))
         self._connections.close()
 
     # Of the I/O thread.
@@ -139,8 +145,7 @@ class BrokerLink:
         except Exception as error:
             log.exception("a producer cannot go on")
             with self.changed:
-                self._error = KafkaRebalanceError(f"the producer cannot go on: {error!r}")
-                self.changed.notify_all()
+                self._fail(KafkaRebalanceError(f"the producer cannot go on: {error!r}"))
 
     def _take_turn(self) -> None:
         delivery = self._delivery
@@ -191,8 +196,7 @@ class BrokerLink:
 
     def _way_to(self, parcel: Parcel) -> int | str | None:
         """The connection: a coordinator's answers do not queue behind those to other requests."""
-        (request, *_) = parcel.requests
-        if isinstance(request, (Produce, OffsetFetch)) or parcel.node is None:
+        if parcel.node is None or isinstance(parcel.requests[0], (Produce, Fetch, OffsetFetch)):
             return parcel.node
         return self._lanes.get(parcel.node, parcel.node)
 
@@ -224,8 +228,7 @@ class BrokerLink:
         first = parcel.requests[0]
         if isinstance(first, (FindCoordinator, InitProducerId)):
             # No broker lets us in: the same for all that follows.
-            self._error = self._error or explain_final(error, type(first).__name__)
-            self.changed.notify_all()
+            self._fail(explain_final(error, type(first).__name__))
 
     def _open_lane(self, request: Request, response: Any) -> None:
         if isinstance(request, FindCoordinator):
@@ -274,7 +277,7 @@ class BrokerLink:
             else:
                 log.info("no metadata: %r", error)
                 self._delivery.topics.stale = True
-                self._error = self._error or explain_final(error, "metadata")
+                self._fail(explain_final(error, "metadata"))
             self.wake()
 
 

@@ -36,8 +36,6 @@ from .transaction_errors import Outcome, Verdict, verdict_of
 from .transaction_step import Ended, Step
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from .encoder.python_records import Headers
 
 
@@ -82,6 +80,9 @@ class Machine(Protocol):
     def unanswered(self, number: int, *, sent: bool = True) -> Step:
         """There will be no answer."""
 
+
+#: No transaction's handle.
+_NOTHING = -1
 
 #: A record's number in its batch, and the future that is to have its position.
 _Awaited = tuple[int, "Future[RecordPosition]"]
@@ -147,6 +148,8 @@ class Delivery:
         The open batches, by topic.
     used : int
         Bytes of records that are open or on their way.
+    accepts : int or None
+        The transaction that takes records; None outside of transactions.
     closed, settled : int
         How many batches were closed so far; all up to number ``settled`` are acknowledged or given
         up.
@@ -173,6 +176,8 @@ class Delivery:
             settings.backoff,
         )
         self.used = 0
+        self.accepts: int | None = None
+        self._refuses = False
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
@@ -238,19 +243,23 @@ class Delivery:
         self._awaited.setdefault(where, []).append((batches.last_in(partition), awaited))
         return awaited
 
-    def append_rows(
-        self, batches: OpenBatches, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
-    ) -> None:
-        """Append rows. Errors are those of the encoder, and TransactionAbortedError."""
+    def begin_rows(self, batches: OpenBatches) -> None:
+        """Rows are about to be encoded: `OpenBatches.encode`."""
         before = batches.size
-        now = self._clock()
-        try:
-            batches.add(data, timestamp_ms)
-        finally:
-            self.used += batches.size - before
-            self._add(batches, now)
+        batches.begin_rows()
+        self.used += batches.size - before
+        self._add(batches, self._clock())
+
+    def end_rows(
+        self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]
+    ) -> None:
+        """Rows are encoded; they are dropped if their transaction takes no records any more."""
+        before = batches.size
+        batches.end_rows(full, keep=self.accepts == transaction)
+        self.used += batches.size - before
         if batches.opened_at is None:
-            batches.opened_at = now
+            batches.opened_at = self._clock()
+        self._add(batches, self._clock())
 
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
@@ -287,8 +296,9 @@ class Delivery:
     def drop_open(self) -> None:
         """Forget the open batches: their transaction is aborted."""
         for batches in self.open.values():
-            self.used -= batches.size
+            before = batches.size
             batches.drop()
+            self.used += batches.size - before
         error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
@@ -366,16 +376,31 @@ class Delivery:
             for request in self._outbox.recall():
                 self._carry_out(self.machine.unanswered(request.number, sent=False), now)
 
+    def look_at_machine(self) -> None:
+        """Note which transaction takes records now; after each event of the machine."""
+        self.accepts = _NOTHING if self._refuses else self.machine.open_transaction
+
+    def refuse(self) -> None:
+        """Take no records any more."""
+        self._refuses = True
+        self.look_at_machine()
+
     def _carry_out(self, step: Step, now: float) -> None:
+        self.look_at_machine()
         self._outbox.add(step.requests, now)
         for number in step.delivered:
             self._settle(number, None)
         for number, code in step.failed:
-            error = kafka_errors.for_code(code)
-            batch = self._on_their_way[number]
-            self._settle(number, error(f"{batch.partition.topic}-{batch.partition.partition}"))
+            self._give_up(number, code, now)
         if step.ended is not None:
             self._end(step.ended)
+
+    def _give_up(self, number: int, code: int, now: float) -> None:
+        where = self._on_their_way[number].partition
+        error = kafka_errors.for_code(code)
+        self._settle(number, error(f"{where.topic}-{where.partition}"))
+        for request in self._outbox.withdraw(where, number):
+            self._carry_out(self.machine.unanswered(request.number, sent=False), now)
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended

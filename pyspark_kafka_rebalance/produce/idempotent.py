@@ -25,7 +25,8 @@ When the epochs of an id are used up, the partition goes on with another produce
 still arrive under the old one is given up likewise.
 
 Invariants:
- 1. Of a partition, at most five batches are under way; of a new epoch first one.
+ 1. Of a partition, only the first batch that is not acknowledged and the four behind it are under
+    way, acknowledged or not: a leader knows its last five as duplicates. Of a new epoch first one.
  2. The sequence numbers of an epoch have no gap, and are given in the order of the batches.
  3. No two batches of a partition have the same epoch and sequence number, but copies of one.
  4. A batch is either delivered or failed, once.
@@ -70,6 +71,7 @@ _BROKEN = (
 class _Batch:
     number: int
     record_count: int
+    place: int  # among all of its partition
     base_sequence: int | None = None  # when it is first sent under the present epoch
     request: int | None = None  # the copy that is under way
     unanswered: bool = False  # whether another copy may still arrive
@@ -89,6 +91,11 @@ class _Partition:
     #: Whether what was given up there may still arrive.
     gap_may_close: bool = False
     batches: deque[_Batch] = field(default_factory=deque)
+    count: int = 0
+
+    def add(self, number: int, record_count: int) -> None:
+        self.batches.append(_Batch(number, record_count, self.count))
+        self.count += 1
 
     def breaks_at(self, batch: _Batch, may_close: bool = False) -> None:
         """From this batch on, nothing can be delivered under this epoch."""
@@ -152,10 +159,10 @@ class IdempotentMachine:
     def add_records(self, transaction: Any, partition: TopicPartition, record_count: int) -> Step:
         """Add a batch of records; its Produce comes when it is its turn."""
         assert transaction is None
-        batch = _Batch(next(self._batches), record_count)
-        self._partitions.setdefault(partition, _Partition()).batches.append(batch)
+        number = next(self._batches)
+        self._partitions.setdefault(partition, _Partition()).add(number, record_count)
         self._touched[partition] = None
-        return replace(self._step(), batch=batch.number)
+        return replace(self._step(), batch=number)
 
     def answered(self, number: int, answer: Answer) -> Step:
         """A broker answered request ``number``, unless it was given up before."""
@@ -295,8 +302,9 @@ class IdempotentMachine:
 
     def _records_due(self, name: TopicPartition, partition: _Partition) -> Iterator[Produce]:
         most = _MAX_IN_FLIGHT if partition.settled else 1
+        first = partition.batches[0].place if partition.batches else 0
         for batch in list(islice(partition.before_gap(), most)):
-            if batch.request is None:
+            if batch.request is None and batch.place < first + most:
                 yield self._produce(name, partition, batch)
 
     def _produce(self, name: TopicPartition, partition: _Partition, batch: _Batch) -> Produce:

@@ -1,7 +1,10 @@
-"""The batches of one topic that are not full yet. Not thread-safe.
+"""The batches of one topic that are not full yet.
 
 Records come one by one or as Arrow data. The order of a partition's records is that of the calls:
 one form closes what the other has begun.
+
+One thread at a time calls the methods, but for `OpenBatches.encode`, which takes long: another
+thread may send, or drop what is open, meanwhile. What is being encoded is left alone then.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.batch_builder import BatchBuilder
 from .encoder.encoded_batch import EncodedBatch
-from .encoder.partitioner import StickyPartition, partition_of_key
+from .encoder.partitioner import StickyPartition
 from .encoder.settings import EncoderSettings
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ class OpenBatches:
     ----------
     size : int
         Bytes in open batches, before compression.
+    sticky : StickyPartition
+        Where records without a key go.
     opened_at : float or None
         When the oldest of them got its first record, by the caller's clock.
     closed : list of EncodedBatch
@@ -58,9 +63,10 @@ class OpenBatches:
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._sizes: dict[int, int] = {}
-        self._sticky = StickyPartition(partitions, available)
+        self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_bytes = 0
+        self._encodes = False
         self.size = 0
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
@@ -68,15 +74,9 @@ class OpenBatches:
     def grow(self, partitions: int, available: list[int]) -> None:
         """Take over that the topic has more partitions."""
         self.partitions = partitions
-        self._sticky.set_partitions(partitions, available)
+        self.sticky.set_partitions(partitions, available)
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)
-
-    def partition_for(self, key: bytes | None) -> int:
-        """The partition of a record that names none."""
-        if key is None:
-            return self._sticky.partition
-        return partition_of_key(key, self.partitions)
 
     def append(
         self,
@@ -95,7 +95,7 @@ class OpenBatches:
         TypeError
             Key, value or a header is not bytes.
         """
-        if self._arrow_bytes:
+        if self._arrow_bytes and not self._encodes:
             self._close_arrow()
         builder = self._builders.get(partition)
         if builder is None:
@@ -108,14 +108,33 @@ class OpenBatches:
         self.size += size - sizes.get(partition, 0)
         sizes[partition] = size
 
-    def add(self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None) -> None:
-        """Append rows; errors are those of the encoder."""
+    def begin_rows(self) -> None:
+        """Make ready for `encode`; then comes `end_rows`."""
         if self._arrow is None:
-            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self._sticky)
-        if self._sizes:
-            self._close_builders()
-        self.closed += self._arrow.add(data, timestamp_ms)
-        self._arrow_is(self._arrow.open_bytes)
+            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+        self._close_builders()
+        self._encodes = True
+
+    def encode(
+        self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
+    ) -> list[EncodedBatch]:
+        """Append rows and return the batches that are full now; errors are those of the encoder.
+
+        The compiled form runs without the GIL.
+        """
+        assert self._arrow is not None
+        return self._arrow.add(data, timestamp_ms)
+
+    def end_rows(self, full: list[EncodedBatch], *, keep: bool) -> None:
+        """Take what `encode` returned, or forget all rows: their transaction is aborted."""
+        assert self._arrow is not None
+        self._encodes = False
+        if keep:
+            self.closed += full
+            self._arrow_is(self._arrow.open_bytes)
+        else:
+            self._arrow.flush()
+            self._arrow_is(0)
 
     def open_in(self) -> list[int]:
         """The partitions with an open batch of single records."""
@@ -128,7 +147,7 @@ class OpenBatches:
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
         self._close_builders(but)
-        if self._arrow_bytes:
+        if self._arrow_bytes and not self._encodes:
             self._close_arrow()
         if not self._sizes:
             self.opened_at = None
@@ -154,7 +173,7 @@ class OpenBatches:
 
     def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)
-        self._sticky.closed(partition)
+        self.sticky.closed(partition)
         self.closed.append(self._builders[partition].close())
 
     def _close_arrow(self) -> None:

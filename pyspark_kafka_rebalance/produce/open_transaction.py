@@ -2,7 +2,8 @@
 
 Invariants:
  1. The batches of a partition are sent in the order of their sequence numbers, and only the first
-    five that are not acknowledged are under way: a leader knows its last five as duplicates.
+    that is not acknowledged and the four behind it are under way, acknowledged or not: a leader
+    knows its last five as duplicates.
  2. A group's offsets are committed in the order in which they were given, one request at a time.
  3. What went unanswered is remembered, whatever came of a later copy.
 """
@@ -43,6 +44,7 @@ class Batch:
     base_sequence: int | None = None  # when it is first sent
     under_way: bool = False
     unanswered: bool = False
+    place: int = 0  # among all of its partition
 
 
 @dataclass
@@ -53,13 +55,25 @@ class Partition:
     ----------
     batches : deque of Batch
         Those that are not acknowledged, in order.
+    count : int
+        How many there were.
     """
 
     batches: deque[Batch] = field(default_factory=deque)
+    count: int = 0
+
+    def add(self, batch: Batch) -> None:
+        """Queue a batch."""
+        batch.place = self.count
+        self.count += 1
+        self.batches.append(batch)
 
     def sendable(self) -> list[Batch]:
         """The batches to send now, in order."""
-        return [b for b in islice(self.batches, MAX_IN_FLIGHT) if not b.under_way]
+        if not self.batches:
+            return []
+        end = self.batches[0].place + MAX_IN_FLIGHT
+        return [b for b in islice(self.batches, MAX_IN_FLIGHT) if not b.under_way and b.place < end]
 
     def is_first(self, batch: Batch) -> bool:
         """Whether all batches before this one are acknowledged."""
@@ -209,7 +223,7 @@ class OpenTransaction:
         if partition not in self.partitions:
             self.partitions[partition] = Partition()
             self.unjoined[partition] = None
-        self.partitions[partition].batches.append(batch)
+        self.partitions[partition].add(batch)
         self.touched[partition] = None
 
     def announce(self, partition: TopicPartition) -> None:

@@ -129,6 +129,13 @@ class Outbox:
         """
         return [*self._take_others(now, outstanding), *self._take_records(now, outstanding)]
 
+    def withdraw(self, partition: TopicPartition, batch: int) -> list[Request]:
+        """Give back what waits of a batch that is given up."""
+        line = self._lines.get(partition, _Line())
+        withdrawn: list[Request] = [each for each in line.waiting if each.batch == batch]
+        line.waiting = [each for each in line.waiting if each.batch != batch]
+        return withdrawn
+
     def recall(self) -> list[Request]:
         """Give back all that waits for a transaction to be whole; not what ends it."""
 

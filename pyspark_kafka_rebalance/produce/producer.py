@@ -2,12 +2,14 @@
 
 The callers' threads append records and wait; kafka-python's I/O thread sends, receives, and calls
 back. Both decide by way of `Delivery`, under one lock, which nobody holds over I/O, while waiting,
-or when a future gets its result.
+while rows are encoded, or when a future gets its result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -27,6 +29,8 @@ from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnection
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import Delivery, Machine, RecordPosition
+from .encoder.encoded_batch import EncodedBatch
+from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches, slices_of
 from .open_transaction import MemberNow
@@ -49,7 +53,7 @@ __all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction
 log = logging.getLogger(__name__)
 
 #: Rows are encoded in pieces of this size, so that the first are sent while the next are encoded.
-_MOST_ROWS_BYTES = 8 * 1024 * 1024
+_MOST_ROWS_BYTES = 4 * 1024 * 1024
 
 
 class Producer:
@@ -106,6 +110,7 @@ class Producer:
         self._most = settings.delivery.buffer_memory
         self._link = BrokerLink(connections, self._delivery, settings)
         self._lock = self._link.lock
+        self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
 
     # Records.
@@ -191,15 +196,22 @@ class Producer:
         kafka.errors.KafkaError
             Why the first of those that were given up since the last call was.
         kafka.errors.KafkaTimeoutError
-            Not within ``timeout_ms``.
+            Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
         TransactionAbortedError
             Their transaction cannot be committed any more.
         """
+        self._flush(self._delivery.machine.open_transaction, timeout_ms)
+
+    def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
         with self._lock:
             delivery = self._delivery
+            self._check(transaction)
             last = delivery.close_open()
             self._link.wake()
+            if timeout_ms is None:
+                timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
+            self._check(transaction)
             failures = delivery.take_failures()
         if failures:
             raise failures[0]
@@ -250,7 +262,9 @@ class Producer:
         with self._lock:
             self._link.check()
             self._await_the_last(machine, timeout_ms)
-            return Transaction(self, machine.begin())
+            begun = Transaction(self, machine.begin())
+            self._delivery.look_at_machine()
+            return begun
 
     @property
     def has_failed(self) -> bool:
@@ -289,8 +303,6 @@ class Producer:
         if self._closed:
             return
         self._closed = True
-        if timeout_ms is None:
-            timeout_ms = self._settings.max_block_s * 1000
         try:
             self._finish(timeout_ms)
         finally:
@@ -323,13 +335,17 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         delivery = self._delivery
         with self._lock:  # for each record: kept short
-            if delivery.machine.open_transaction != transaction or delivery.used >= self._most:
+            if delivery.accepts != transaction or delivery.used >= self._most:
                 self._make_ready(transaction)
             batches = delivery.open.get(topic)
             if batches is None:
                 batches = self._opened(topic, transaction)
             if partition is None:
-                partition = batches.partition_for(key)
+                if key is None:
+                    sticky = batches.sticky
+                    partition = sticky.order[sticky.at]
+                else:
+                    partition = partition_of_key(key, batches.partitions)
             elif not 0 <= partition < batches.partitions:
                 raise ValueError(
                     f"{topic} has no partition {partition}; it has {batches.partitions}"
@@ -345,12 +361,22 @@ class Producer:
         data: pa.RecordBatch | pa.Table,
         timestamp_ms: int | None,
     ) -> None:
-        for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
-            with self._lock:
-                self._make_ready(transaction)
-                batches = self._opened(topic, transaction)
-                self._delivery.append_rows(batches, rows, timestamp_ms)
-                self._link.wake()
+        delivery = self._delivery
+        with self._rows_lock:
+            for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+                with self._lock:
+                    self._make_ready(transaction)
+                    batches = self._opened(topic, transaction)
+                    delivery.begin_rows(batches)
+                full: list[EncodedBatch] = []
+                try:
+                    full = batches.encode(rows, timestamp_ms)
+                finally:
+                    with self._lock:
+                        delivery.end_rows(transaction, batches, full)
+                        self._link.wake()
+        with self._lock:
+            self._check(transaction)
 
     def _add_offsets(
         self,
@@ -387,6 +413,8 @@ class Producer:
                 self._check(transaction)
                 return machine.owes_nothing
 
+            if timeout_ms is None:
+                timeout_ms = self._settings.longest_delivery_ms
             self._wait(is_settled, timeout_ms, "delivery")
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
@@ -430,8 +458,6 @@ class Producer:
 
     def _await_the_last(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
         """Wait for the end of a transaction that takes no records any more."""
-        if timeout_ms is None:
-            timeout_ms = self._settings.max_block_s * 1000
         self._wait(
             lambda: machine.transaction is None or machine.open_transaction is not None,
             timeout_ms,
@@ -447,7 +473,7 @@ class Producer:
     def _check(self, transaction: int | None) -> None:
         """Raise why no record may be sent now, if so."""
         self._link.check()
-        if self._delivery.machine.open_transaction == transaction:
+        if self._delivery.accepts == transaction:
             return
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
@@ -468,11 +494,18 @@ class Producer:
             error = self._delivery.topics.topic(topic).error
             if error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION):
                 raise _topic_error(topic, error)
-            self._delivery.topics.stale = True
             found = self._delivery.open_topic(topic)
-            return found is not None and found.partitions >= at_least
+            if found is not None and found.partitions < at_least:
+                self._delivery.topics.stale = True
+                return False
+            return found is not None
 
-        self._wait(is_known, self._settings.max_block_s * 1000, f"metadata of topic {topic}")
+        try:
+            self._wait(is_known, None, f"metadata of topic {topic}")
+        except BaseException:
+            if topic not in self._delivery.open:
+                self._delivery.topics.leave(topic)
+            raise
         found = self._delivery.open_topic(topic)
         assert found is not None
         return found
@@ -485,11 +518,9 @@ class Producer:
             self._check(transaction)
             return self._delivery.has_room
 
-        self._wait(has_room, self._settings.max_block_s * 1000, "room in buffer_memory")
+        self._wait(has_room, None, "room in buffer_memory")
 
     def _initialized(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
-        if timeout_ms is None:
-            timeout_ms = self._settings.max_block_s * 1000
         self._wait(
             lambda: machine.standing is not Standing.READY or machine.identity.producer_id >= 0,
             timeout_ms,
@@ -522,9 +553,10 @@ class Producer:
         return ended
 
     def _wait(self, done: Callable[[], bool], timeout_ms: float | None, what: str) -> None:
-        self._link.wait(done, None if timeout_ms is None else timeout_ms / 1000, what)
+        timeout_s = self._settings.max_block_s if timeout_ms is None else timeout_ms / 1000
+        self._link.wait(done, timeout_s, what)
 
-    def _finish(self, timeout_ms: float) -> None:
+    def _finish(self, timeout_ms: float | None) -> None:
         if self._transactions is None:
             self.flush(timeout_ms)
             return
@@ -616,7 +648,7 @@ class Transaction:
         TransactionAbortedError
             The transaction cannot be committed any more.
         kafka.errors.KafkaTimeoutError
-            Not within ``timeout_ms``.
+            Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
         """
         self._producer._settle(self.handle, timeout_ms)
 
@@ -630,7 +662,8 @@ class Transaction:
         TransactionInDoubtError
             Nobody can tell any more whether it was.
         kafka.errors.KafkaTimeoutError
-            The outcome is not known after ``timeout_ms``; call again to wait for longer.
+            The outcome is not known after ``timeout_ms`` (``max_block_ms`` by default); call again
+            to wait for longer.
         """
         self._check_untold()
         try:
@@ -648,7 +681,8 @@ class Transaction:
         RuntimeError
             Its commit is under way.
         kafka.errors.KafkaTimeoutError
-            It is not aborted after ``timeout_ms``; it will be, in the background.
+            It is not aborted after ``timeout_ms`` (``max_block_ms`` by default); it will be, in
+            the background.
         """
         self._check_untold()
         try:
@@ -681,8 +715,9 @@ class Transaction:
     ) -> None:
         if error is None:
             self.commit()
-        elif self.outcome is None:
-            self.abort(f"{type(error).__name__}: {error}")
+        elif not self._has_ended:
+            with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
+                self.abort(f"{type(error).__name__}: {error}")
 
 
 def _topic_error(topic: str, code: int) -> KafkaRebalanceError:

@@ -66,6 +66,11 @@ class ProducerSettings:
     client: dict[str, Any]
     serializers: tuple[Any, Any]
 
+    @property
+    def longest_delivery_ms(self) -> float:
+        """How long a batch can take until it is acknowledged or given up. Milliseconds."""
+        return (self.delivery.timeout_s + self.max_block_s) * 1000
+
     @classmethod
     def checked(cls, transactional_id: str | None, config: Mapping[str, Any]) -> ProducerSettings:
         """Check the settings; OptionError names what is wrong, and what is allowed."""

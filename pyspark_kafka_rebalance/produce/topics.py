@@ -46,6 +46,10 @@ class Topics:
         self._leaders: dict[TopicPartition, Leader] = {}
         self.stale = False
 
+    def leave(self, name: str) -> None:
+        """Ask for a topic no more: nobody waits for it."""
+        self._topics.pop(name, None)
+
     @property
     def names(self) -> list[str]:
         """The topics to ask for."""
@@ -89,6 +93,7 @@ class Topics:
                 continue
             topic.error = described.error_code
             if described.error_code:
+                self.stale |= not topic.partitions  # it may be created right now
                 continue
             led = {each.partition_index: each for each in described.partitions}
             topic.partitions = max(topic.partitions, len(led))

@@ -17,7 +17,12 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError, TransactionAbortedError, TransactionInDoubtError
+from ..errors import (
+    AuthorizationError,
+    KafkaRebalanceError,
+    TransactionAbortedError,
+    TransactionInDoubtError,
+)
 from ..produce.producer import GroupMetadata, Offset, Producer, Transaction
 from ..produce.transaction_errors import Outcome
 
@@ -59,13 +64,13 @@ class Writer:
         KafkaRebalanceError, KafkaError, OSError
             As ``Producer`` and its ``initialize``. IllegalStateError after ``end_by``.
         """
-        self._connected().initialize()
+        _initialize(self._connected())
 
     def begin(self) -> Transaction:
         """Begin a transaction, and return it; raises as ``connect``."""
         producer = self._connected()
         if producer.is_refused:
-            producer.initialize()
+            _initialize(producer)
         self.transaction = producer.transaction()
         return self.transaction
 
@@ -111,12 +116,14 @@ class Writer:
         assert transaction is not None
         if member is None:
             raise TransactionAbortedError("this member is out of the group", {})
-        transaction.send_offsets(member, offsets, member=self._member)
         timeout_ms = self._config["transaction_timeout_ms"]
         try:
+            transaction.send_offsets(member, offsets, member=self._member)
             if before_end is not None:
                 transaction.flush(timeout_ms)
-        except kafka_errors.KafkaTimeoutError as error:
+        except TransactionAbortedError:
+            raise
+        except (kafka_errors.KafkaError, KafkaRebalanceError) as error:
             raise TransactionAbortedError(str(error), {}) from error
         if before_end is not None:
             before_end()
@@ -134,7 +141,9 @@ class Writer:
         """Abort a transaction whose commit takes too long, if that was not sent yet."""
         try:
             transaction.abort(cause, timeout_ms=0)
-        except RuntimeError as error:
+        except TransactionAbortedError:
+            pass
+        except (RuntimeError, KafkaRebalanceError) as error:
             raise TransactionInDoubtError(cause) from error
         except kafka_errors.KafkaTimeoutError:
             log.debug("%s: it is aborted in the background", cause)
@@ -192,6 +201,13 @@ class Writer:
     def _refuse_at_the_end(self) -> None:
         if self._end_by < math.inf:
             raise kafka_errors.IllegalStateError("the producer group is being closed")
+
+
+def _initialize(producer: Producer) -> None:
+    try:
+        producer.initialize()
+    except AuthorizationError as error:  # the class that users of producer groups know
+        raise kafka_errors.TransactionalIdAuthorizationFailedError(str(error)) from error
 
 
 def offset_of(written: Future[Any]) -> int | None:

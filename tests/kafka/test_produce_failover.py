@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from group_members import wait_until
 from producer_groups import read_committed
-from written import PATIENCE_MS, PATIENCE_S, producer_of
+from written import ENDS_SOON, PATIENCE_MS, PATIENCE_S, producer_of
 
 from pyspark_kafka_rebalance import TransactionAbortedError
 from pyspark_kafka_rebalance.produce.producer import Producer
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 PARTITIONS = 3
+
+
+@pytest.fixture(scope="module")
+def v1() -> Iterator[LocalKafka]:
+    with LocalKafka(3, features={"transaction.version": 0}, broker_config=ENDS_SOON) as brokers:
+        yield brokers
+
+
+@pytest.fixture(params=["v2", pytest.param("v1", marks=pytest.mark.long)])
+def cluster(request: pytest.FixtureRequest) -> LocalKafka:
+    name = "quorum" if request.param == "v2" else "v1"
+    brokers: LocalKafka = request.getfixturevalue(name)
+    return brokers
 
 
 @pytest.fixture
@@ -88,18 +101,19 @@ def test_plain_records_while_brokers_restart(quorum: LocalKafka, rows: str) -> N
     assert found == {p: list(range(steady.count)) for p in range(PARTITIONS)}
 
 
-def test_transactions_while_brokers_restart(quorum: LocalKafka, rows: str) -> None:
+def test_transactions_while_brokers_restart(cluster: LocalKafka, topic_name: str) -> None:
     """Whole transactions, in order: those that were aborted are repeated by the application."""
-    with producer_of(quorum, rows) as producer:
-        written = _Transactions(producer, rows)
+    cluster.create_topic(topic_name, PARTITIONS)
+    with producer_of(cluster, topic_name) as producer:
+        written = _Transactions(producer, topic_name)
         with written:
             written.go_on_for(5)
-            for broker_id in quorum.broker_ids[:2]:
-                quorum.kill(broker_id)
+            for broker_id in cluster.broker_ids[:2]:
+                cluster.kill(broker_id)
                 written.go_on_for(3)
-                quorum.restart(broker_id)
+                cluster.restart(broker_id)
                 written.go_on_for(3)
-    found = by_partition(quorum, rows)
+    found = by_partition(cluster, topic_name)
     expected = list(range(written.committed * _Transactions.RECORDS))
     assert found == dict.fromkeys(range(PARTITIONS), expected)
 

@@ -15,7 +15,6 @@ from kafka.structs import TopicPartition
 from producer_groups import read_committed
 from written import PATIENCE_MS, PATIENCE_S, producer_of
 
-from pyspark_kafka_rebalance import OptionError
 from pyspark_kafka_rebalance.errors import RecordTooLargeError
 from pyspark_kafka_rebalance.produce.encoder.partitioner import partition_of_key
 from pyspark_kafka_rebalance.produce.producer import Producer
@@ -170,19 +169,6 @@ def test_a_topic_grows(kafka: LocalKafka, topic_name: str) -> None:
             for n in range(100)
         }
     assert positions == {0, 1, 2}
-
-
-def test_settings_are_checked() -> None:
-    for name, value in {
-        "acks": 1,
-        "enable_idempotence": False,
-        "linger": 5,
-        "compression_type": "lzma",
-        "batch_size": 0,
-        "partitioner": print,
-    }.items():
-        with pytest.raises(OptionError, match=name):
-            Producer(**{name: value})
 
 
 def test_it_ends_with_what_waits(kafka: LocalKafka, rows: str) -> None:

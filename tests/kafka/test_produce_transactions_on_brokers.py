@@ -167,10 +167,10 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_the_next_goes_on(
 
 
 def test_offsets_are_committed_with_the_records(
-    cluster: LocalKafka, rows: str, group_id: str, producer: Producer
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
 ) -> None:
     where = TopicPartition(rows, 0)
-    with member_of(cluster, group_id, rows) as member:
+    with member_of(cluster, group_id, rows, protocol) as member:
         with producer.transaction() as one:
             one.send(rows, b"a")
             one.send_offsets(metadata_of(member), {where: Offset(7, "m")})
@@ -184,12 +184,12 @@ def test_offsets_are_committed_with_the_records(
 
 
 def test_the_group_fences_a_generation_that_is_past(
-    cluster: LocalKafka, rows: str, group_id: str, producer: Producer
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
 ) -> None:
     where = TopicPartition(rows, 0)
-    with member_of(cluster, group_id, rows) as member:
+    with member_of(cluster, group_id, rows, protocol) as member:
         former = metadata_of(member)
-    with member_of(cluster, group_id, rows):
+    with member_of(cluster, group_id, rows, protocol):
         zombie = producer.transaction()
         zombie.send(rows, b"never", partition=0)
         zombie.send_offsets(former, {where: Offset(5)})
@@ -199,6 +199,35 @@ def test_the_group_fences_a_generation_that_is_past(
         one.send(rows, b"whole", partition=0)
     assert read_committed(cluster, rows) == [b"whole"]
     assert committed(cluster, group_id, where) is None
+
+
+def test_the_generation_moves_between_two_requests(
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
+) -> None:
+    """Report 25: the first offsets are accepted, the next come from a generation that is past."""
+    own = {TopicPartition(rows, n): Offset(5) for n in range(2)}
+    with member_of(cluster, group_id, rows, protocol) as member:
+        before = metadata_of(member)
+        one = producer.transaction()
+        one.send(rows, b"never", partition=0)
+        one.send_offsets(before, own)
+        one.flush(PATIENCE_MS)
+        with member_of(cluster, group_id, rows, protocol, wait=False) as second:
+            deadline = time.monotonic() + PATIENCE_S
+            while not second.assignment():
+                assert time.monotonic() < deadline
+                member.poll(timeout_ms=50)
+                second.poll(timeout_ms=50)
+            # Kafka 4.3 takes what a member commits of a partition that it has kept (KIP-1251).
+            (moved,) = second.assignment()
+            one.send_offsets(before, {moved: Offset(6)})
+            with pytest.raises(TransactionAbortedError, match=r"ILLEGAL_GENERATION|STALE_MEMBER"):
+                one.commit(PATIENCE_MS)
+            with producer.transaction() as two:
+                two.send(rows, b"whole", partition=0)
+                two.send_offsets(metadata_of(second), {moved: Offset(7)})
+    assert read_committed(cluster, rows) == [b"whole"]
+    assert committed(cluster, group_id, moved) == 7
 
 
 # What arrives late.
@@ -333,3 +362,60 @@ def test_init_producer_id_is_answered_late_and_repeated(
         with producer.transaction() as one:
             one.send(rows, b"b", partition=0)
     assert read_committed(cluster, rows) == [b"a", b"b"]
+
+
+# In doubt: a copy of the commit has no answer, and another producer takes the id over.
+
+
+@pytest.mark.parametrize("evidence", ["records", "offsets"])
+@pytest.mark.parametrize("was_done", [True, False], ids=["done", "not done"])
+def test_a_commit_in_doubt_is_asked_about(
+    cluster: LocalKafka,
+    rows: str,
+    group_id: str,
+    network: FlakyNetwork,
+    evidence: str,
+    was_done: bool,
+) -> None:
+    where = TopicPartition(rows, 0)
+    with (
+        member_of(cluster, group_id, rows) as member,
+        producer_of(cluster, rows, proxy_url=network.url) as producer,
+    ):
+        producer.initialize()
+        one = producer.transaction()
+        if evidence == "records":
+            one.send(rows, b"one", partition=0)
+        else:
+            one.send_offsets(metadata_of(member), {where: Offset(5, "m")}, {where: Offset(-1)})
+        one.flush(PATIENCE_MS)
+        time.sleep(0.5)  # the offsets are acknowledged, too
+        held = network.stop_at(EndTxnRequest, answer=was_done)
+        errors: list[Exception] = []
+
+        def commit() -> None:
+            try:
+                one.commit(PATIENCE_MS)
+            except TransactionAbortedError as error:
+                errors.append(error)
+
+        committing = threading.Thread(target=commit)
+        committing.start()
+        assert held.wait(PATIENCE_S)
+        with producer_of(cluster, rows) as newer:
+            newer.initialize()
+            network.cut()
+            network.mend()
+            committing.join(PATIENCE_S)
+            assert not committing.is_alive()
+            assert one.outcome is (Outcome.COMMITTED if was_done else Outcome.ABORTED)
+            assert bool(errors) is not was_done
+            with pytest.raises(TransactionAbortedError):
+                producer.transaction()
+            with newer.transaction() as two:
+                two.send(rows, b"two", partition=0)
+    seen = [b"one"] if evidence == "records" and was_done else []
+    assert read_committed(cluster, rows) == [*seen, b"two"]
+    assert committed(cluster, group_id, where) == (
+        5 if evidence == "offsets" and was_done else None
+    )

@@ -12,6 +12,7 @@ from typing import Any
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 
+from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.produce.producer import GroupMetadata, Producer
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.java import find_java
@@ -38,18 +39,20 @@ def producer_of(cluster: LocalKafka, name: str | None = None, **config: Any) -> 
 
 
 @contextmanager
-def member_of(cluster: LocalKafka, group_id: str, topic: str) -> Iterator[KafkaConsumer]:
-    """A member of a group that owns all partitions of the topic."""
-    consumer = KafkaConsumer(
+def member_of(
+    cluster: LocalKafka, group_id: str, topic: str, protocol: str = "classic", wait: bool = True
+) -> Iterator[DeferredRevokeConsumer]:
+    """A member of a group; it owns partitions, if that is waited for."""
+    consumer = DeferredRevokeConsumer(
         topic,
         bootstrap_servers=cluster.bootstrap_servers,
         group_id=group_id,
-        enable_auto_commit=False,
+        group_protocol=protocol,
         auto_offset_reset="earliest",
     )
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
+        while wait and not consumer.assignment():
             assert time.monotonic() < deadline, "no assignment"
             consumer.poll(timeout_ms=100)
         yield consumer
@@ -57,7 +60,7 @@ def member_of(cluster: LocalKafka, group_id: str, topic: str) -> Iterator[KafkaC
         consumer.close()
 
 
-def metadata_of(consumer: KafkaConsumer) -> GroupMetadata:
+def metadata_of(consumer: DeferredRevokeConsumer) -> GroupMetadata:
     known = consumer.group_metadata()
     return GroupMetadata(known.group_id, known.generation_id, known.member_id)
 

@@ -31,9 +31,12 @@ class Transaction:
         self.commits: list[BaseException | None] = [None]
         self.aborts: list[BaseException | None] = [None]
         self.calls: list[str] = []
+        self.refuses: Exception | None = None
 
     def send_offsets(self, group: GroupMetadata, offsets: Any, member: Any) -> None:
         self.calls.append(f"offsets of generation {group.generation_id}")
+        if self.refuses is not None:
+            raise self.refuses
 
     def flush(self, timeout_ms: float) -> None:
         self.calls.append("flush")
@@ -173,6 +176,14 @@ def test_a_commit_of_a_producer_that_fails_may_be_committed(writer: Writer) -> N
     transaction.commits = [KafkaRebalanceError("the I/O thread has ended")]
     with pytest.raises(TransactionInDoubtError):
         writer.commit(OFFSETS)
+
+
+def test_what_fails_before_the_commit_is_sent_is_not_committed(writer: Writer) -> None:
+    transaction: Any = writer.begin()
+    transaction.refuses = KafkaRebalanceError("the I/O thread has ended")
+    with pytest.raises(TransactionAbortedError, match="the I/O thread"):
+        writer.commit(OFFSETS)
+    assert "commit" not in transaction.calls
 
 
 def test_an_abort_that_takes_longer_goes_on_in_the_background(writer: Writer) -> None:

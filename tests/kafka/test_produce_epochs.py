@@ -1,0 +1,69 @@
+"""`Producer` when the epochs of its producer id are used up. Report 8; a few minutes long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from kafka.protocol.producer import InitProducerIdRequest
+from producer_groups import read_committed
+from written import ENDS_SOON, VERSIONS, producer_of
+
+from pyspark_kafka_rebalance.fetch.connections import ClusterConnections
+from pyspark_kafka_rebalance.produce.producer import Producer
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+pytestmark = pytest.mark.long
+
+#: The last one that a client gets.
+LAST_EPOCH = 32_766
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    features = {"transaction.version": VERSIONS[request.param]}
+    with LocalKafka(features=features, broker_config=ENDS_SOON) as local:
+        yield local
+
+
+def identity_of(producer: Producer) -> tuple[int, int]:
+    assert producer._transactions is not None
+    identity = producer._transactions.identity
+    return identity.producer_id, identity.producer_epoch
+
+
+def use_up(cluster: LocalKafka, name: str, last: int) -> None:
+    """Take the transactional id over again and again, until its epoch is ``last``."""
+    connections = ClusterConnections({"bootstrap_servers": cluster.bootstrap_servers}, 2**20)
+    connections.bootstrap(30)
+    request = {"transactional_id": name, "transaction_timeout_ms": 60_000}
+    epoch = 0
+    while epoch < last:
+        asked = InitProducerIdRequest(**request, producer_id=-1, producer_epoch=-1, version=4)
+        answer = connections.send(asked).wait()
+        if answer.error_code:
+            time.sleep(0.005)
+        else:
+            epoch = answer.producer_epoch
+    connections.close()
+
+
+def test_epochs_end(cluster: LocalKafka, topic_name: str) -> None:
+    cluster.create_topic(topic_name)
+    with producer_of(cluster, topic_name) as producer:
+        producer.initialize()
+        first = identity_of(producer)
+    use_up(cluster, topic_name, LAST_EPOCH - 6)
+    identities = []
+    for takes_over in range(6):
+        with producer_of(cluster, topic_name) as producer:
+            for n in range(4):
+                with producer.transaction() as one:
+                    one.send(topic_name, b"%d" % (takes_over * 4 + n))
+                identities.append(identity_of(producer))
+    assert read_committed(cluster, topic_name) == [b"%d" % n for n in range(24)]
+    ids = [producer_id for producer_id, _ in identities]
+    assert ids[0] == first[0]
+    assert ids[-1] != first[0], "another producer id"
+    assert max(epoch for _, epoch in identities) <= LAST_EPOCH

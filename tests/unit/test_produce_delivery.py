@@ -1,0 +1,469 @@
+"""From records to requests and back: `Delivery`, with the model of the brokers and no socket."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record import MemoryRecords
+from kafka.structs import TopicPartition
+from model_transactions import Brokers, versions_of
+
+from pyspark_kafka_rebalance.errors import RecordTooLargeError, TransactionAbortedError
+from pyspark_kafka_rebalance.produce.delivery import Delivery, DeliverySettings, RecordPosition
+from pyspark_kafka_rebalance.produce.encoder.settings import EncoderSettings
+from pyspark_kafka_rebalance.produce.idempotent import IdempotentMachine
+from pyspark_kafka_rebalance.produce.outbox import Parcel
+from pyspark_kafka_rebalance.produce.requests import Answer, InitProducerId, Produce, Request
+from pyspark_kafka_rebalance.produce.transaction import TransactionMachine
+from pyspark_kafka_rebalance.produce.transaction_errors import Errors, Outcome
+
+PARTITIONS = 2
+ID = "id"
+
+
+class Described:
+    """A MetadataResponse, as far as it is read."""
+
+    API_VERSION = 12
+
+    def __init__(self, partitions: int = PARTITIONS, leader: int = 1, epoch: int = 0) -> None:
+        self.topics = [
+            _Described(
+                name="t",
+                error_code=0,
+                partitions=[
+                    _Described(partition_index=n, leader_id=leader, leader_epoch=epoch)
+                    for n in range(partitions)
+                ],
+            )
+        ]
+
+
+class _Described:
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+class World:
+    """A producer's delivery, its brokers, and a clock."""
+
+    def __init__(self, version: int | None, **bounds: Any) -> None:
+        self.now = 0.0
+        self.brokers = Brokers(version or 2)
+        self.machine: Any = (
+            IdempotentMachine(versions_of(2))
+            if version is None
+            else TransactionMachine(ID, 60_000, versions_of(version))
+        )
+        encoder = bounds.pop("encoder", EncoderSettings(batch_bytes=150))
+        self.delivery = Delivery(
+            self.machine, DeliverySettings(encoder, linger_s=1, **bounds), lambda: self.now
+        )
+        self.delivery.topics.topic("t")
+        self.delivery.take_metadata(Described())
+        self.flying: list[Parcel] = []
+
+    @property
+    def batches(self) -> Any:
+        return self.delivery.open["t"] if "t" in self.delivery.open else self.opened()
+
+    def opened(self) -> Any:
+        batches = self.delivery.open_topic("t")
+        assert batches is not None
+        return batches
+
+    def send(self, value: bytes, partition: int = 0) -> Future[RecordPosition]:
+        self.delivery.append(self.opened(), partition, None, value, None, 0)
+        return self.delivery.await_last(self.opened(), partition)
+
+    def send_rows(self, rows: pa.Table) -> None:
+        transaction = self.delivery.accepts
+        self.delivery.begin_rows(self.opened())
+        full = self.opened().encode(rows, 0)
+        self.delivery.end_rows(transaction, self.opened(), full)
+
+    def take(self) -> list[Parcel]:
+        self.delivery.expire(self.now)
+        self.delivery.close_lingering(self.now)
+        taken = self.delivery.take(self.now)
+        self.flying += taken
+        for request in (each for parcel in taken for each in parcel.requests):
+            if isinstance(request, Produce):
+                batch = self.delivery.batch_of(request)
+                records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
+                assert len(records) == request.record_count
+                self.brokers.values[ID, request.batch] = records
+        return taken
+
+    def arrive(self, parcel: Parcel) -> list[tuple[Request, Answer]]:
+        return [(request, self.answer_to(request)) for request in parcel.requests]
+
+    def answer_to(self, request: Request) -> Answer:
+        if isinstance(request, Produce):
+            records = self.brokers.values[ID, request.batch]
+            if request.transactional_id is None:
+                leader = self.brokers.leader(request.partition)
+                base = len(leader.log)
+                error = leader.append(request, records, verified=False)
+                leader.producers[request.producer_id].open_from = None
+                return Answer(error, base_offset=base if len(leader.log) > base else -1)
+        if isinstance(request, InitProducerId) and request.transactional_id is None:
+            return Answer(producer_id=5, producer_epoch=0)
+        return self.brokers.handle(ID, request)
+
+    def answered(self, parcel: Parcel) -> None:
+        self.flying.remove(parcel)
+        self.delivery.answered(parcel, self.arrive(parcel), self.now)
+
+    def lost(self, parcel: Parcel, arrives: bool) -> None:
+        self.flying.remove(parcel)
+        if arrives:
+            self.arrive(parcel)
+        self.delivery.unanswered(parcel, sent=True, now=self.now)
+        self.delivery.take_metadata(Described())
+
+    def resolve(self) -> None:
+        for future, result in self.delivery.take_resolved():
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+    def settle(self, until: Any = None) -> None:
+        """Until nothing is to be done, on a network that works."""
+        for _ in range(2_000):
+            self.take()
+            if self.flying:
+                self.answered(self.flying[0])
+            elif (at := self.delivery.wake_at(self.now)) is not None and at < self.now + 30:
+                self.now = max(at, self.now)
+            else:
+                break
+            for name, member in self.brokers.markers_due():
+                self.brokers.mark(name, member)
+            if until is not None and until():
+                break
+        self.resolve()
+
+    def visible(self, partition: int = 0) -> list[Any]:
+        return self.brokers.leader(TopicPartition("t", partition)).visible()
+
+
+@pytest.fixture(params=[None, 1, 2], ids=["plain", "v1", "v2"])
+def world(request: pytest.FixtureRequest) -> World:
+    made = World(request.param)
+    if request.param is not None:
+        begin(made)
+    return made
+
+
+def begin(world: World) -> int:
+    if world.machine.identity.producer_id < 0:
+        world.delivery.apply(world.machine.initialize())
+    handle: int = world.machine.begin()
+    world.delivery.look_at_machine()
+    return handle
+
+
+def commit(world: World) -> Outcome:
+    handle = world.machine.open_transaction
+    world.delivery.close_open()
+    world.delivery.apply(world.machine.commit(handle))
+    world.settle()
+    ended = world.delivery.last_ended
+    assert ended is not None
+    assert ended.transaction == handle
+    return ended.outcome
+
+
+def is_plain(world: World) -> bool:
+    return isinstance(world.machine, IdempotentMachine)
+
+
+def test_a_record_is_sent_when_its_batch_has_lingered(world: World) -> None:
+    future = world.send(b"a")
+    world.settle(until=lambda: world.now > 0.5)
+    assert world.now == pytest.approx(1)
+    world.settle()
+    assert future.result(0) == ("t", 0, 0)
+    assert world.delivery.used == 0
+
+
+def test_each_record_gets_its_position(world: World) -> None:
+    futures = [world.send(b"%d" % n, n % 2) for n in range(40)]
+    world.settle()
+    assert [future.result(0) for future in futures] == [("t", n % 2, n // 2) for n in range(40)]
+
+
+def test_rows_and_records_keep_their_order(world: World) -> None:
+    world.send(b"0")
+    world.send_rows(pa.table({"value": [b"1", b"2"], "partition": [0, 0]}))
+    world.send(b"3")
+    last = world.delivery.close_open()
+    assert world.delivery.settled == 0
+    world.settle()
+    assert world.delivery.settled == last
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_record_that_is_too_large_costs_no_other(world: World) -> None:
+    world.send_rows(pa.table({"value": [b"1"], "partition": [0]}))
+    world.send(b"2")
+    with pytest.raises(RecordTooLargeError):
+        world.send(b"x" * 2_000_000)
+    world.send(b"3")
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"1", b"2", b"3"]
+    assert world.delivery.used == 0
+
+
+def test_a_partition_that_is_busy_keeps_its_batch_open() -> None:
+    world = World(None, encoder=EncoderSettings(batch_records=1))
+    for n in range(6):
+        world.send(b"%d" % n)
+    world.settle(until=lambda: len(world.flying) == 0 and world.now > 0)
+    # The answer to the producer id's request, then the first batch alone, then five.
+    for n in range(6, 12):
+        world.send(b"%d" % n)
+    world.now += 2
+    world.take()
+    assert world.batches.open_in() == [0]
+    at = world.delivery.wake_at(world.now)
+    assert at is None or at > world.now, "no turn after the other"
+    world.settle()
+    assert world.visible() == [b"%d" % n for n in range(12)]
+
+
+def test_a_batch_that_waits_for_too_long_fails() -> None:
+    world = World(None, timeout_s=10)
+    future = world.send(b"a")
+    world.now = 2
+    world.take()
+    world.now = 13
+    world.take()
+    world.resolve()
+    assert "RequestTimedOut" in type(future.exception(0)).__name__
+    (failure,) = world.delivery.take_failures()
+    assert "t-0" in str(failure)
+
+
+def test_a_batch_that_waits_for_too_long_aborts_its_transaction() -> None:
+    world = World(2, timeout_s=10)
+    begin(world)
+    future = world.send(b"a")
+    world.now = 2
+    world.take()
+    world.now = 13
+    world.settle()
+    assert world.delivery.last_ended is not None
+    assert "t-0 were not delivered in time" in world.delivery.last_ended.cause
+    assert isinstance(future.exception(0), TransactionAbortedError)
+    begin(world)
+    world.send(b"b")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"b"]
+
+
+def test_an_abort_waits_for_no_leader() -> None:
+    """What was not sent is given back: EndTxn comes at once."""
+    world = World(1)
+    handle = begin(world)
+    world.settle()
+    world.delivery.topics.moved(TopicPartition("t", 0), -1, 99)
+    world.delivery.topics.forget(TopicPartition("t", 0))
+    world.send(b"a")
+    world.delivery.close_open()
+    world.settle()
+    world.delivery.drop_open()
+    world.delivery.apply(world.machine.abort(handle))
+    world.settle()
+    assert world.delivery.last_ended is not None
+    assert world.delivery.used == 0
+
+
+def test_a_topic_that_grows(world: World) -> None:
+    world.send(b"a")
+    world.delivery.take_metadata(Described(partitions=5))
+    assert world.opened().partitions == 5
+    world.send(b"b", 4)
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible(4) == [b"b"]
+
+
+def test_a_leader_that_refuses_is_looked_up(world: World) -> None:
+    world.send(b"a")
+    world.delivery.close_open()
+    where = TopicPartition("t", 0)
+    while not any(isinstance(p.requests[0], Produce) for p in world.take()):
+        world.answered(world.flying[0])
+    (parcel,) = (p for p in world.flying if p.has_records)
+    world.flying.remove(parcel)
+    refused = Answer(error=Errors.NOT_LEADER_OR_FOLLOWER)
+    world.delivery.answered(parcel, [(parcel.requests[0], refused)], world.now)
+    assert world.delivery.topics.stale
+    world.delivery.take_metadata(Described(leader=2, epoch=1))
+    assert world.delivery.topics.leader_of(where) == 2
+    world.delivery.take_metadata(Described(leader=1, epoch=0))
+    assert world.delivery.topics.leader_of(where) == 2, "of a broker that is behind"
+    world.settle()
+    assert world.delivery.used == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([None, 1, 2]), st.integers(0, 2**32))
+def test_readers_see_what_was_committed(version: int | None, seed: int) -> None:
+    """Whatever is lost on the way; messages of one broker arrive in their order."""
+    chance = random.Random(seed)
+    world = World(version, max_in_flight=chance.choice([1, 5]))
+    committed: list[list[bytes]] = [[], []]
+    for first in range(0, 60, 20):
+        handle = None if version is None else begin(world)
+        sent: list[list[bytes]] = [[], []]
+        try:
+            for n in range(first, first + 20):
+                partition = chance.randrange(PARTITIONS)
+                if chance.random() < 0.3:
+                    rows = pa.table({"value": [b"%d" % n], "partition": [partition]})
+                    world.send_rows(rows)
+                else:
+                    world.send(b"%d" % n, partition)
+                sent[partition].append(b"%d" % n)
+                world.take()
+                if world.flying and chance.random() < 0.7:
+                    parcel = world.flying[0]
+                    if chance.random() < 0.3:
+                        world.lost(parcel, arrives=chance.random() < 0.5)
+                    else:
+                        world.answered(parcel)
+                world.now += chance.random() / 10
+            if version is not None and chance.random() < 0.3:
+                world.delivery.drop_open()
+                world.delivery.apply(world.machine.abort(handle))
+                world.settle()
+                continue
+            outcome = Outcome.COMMITTED if version is None else commit(world)
+        except TransactionAbortedError:
+            world.settle()
+            continue
+        if outcome is Outcome.COMMITTED:
+            for n in range(PARTITIONS):
+                committed[n] += sent[n]
+    world.settle()
+    assert [world.visible(n) for n in range(PARTITIONS)] == committed
+    assert world.delivery.used == 0
+    assert not world.machine.outstanding
+
+
+def test_a_batch_that_is_given_up_is_not_sent() -> None:
+    """It waited to be sent again, and the producer ended with a KeyError."""
+    world = World(None, timeout_s=10)
+    world.send(b"a")
+    world.settle()
+    world.send(b"b")
+    world.delivery.close_open()
+    (parcel,) = world.take()
+    world.now = 14
+    world.lost(parcel, arrives=True)
+    world.now = 14.001
+    world.take()
+    world.send(b"c")
+    world.settle()
+    assert world.visible() == [b"a", b"b", b"c"]
+    assert world.delivery.used == 0
+    assert len(world.delivery.take_failures()) == 1
+
+
+def test_a_topic_that_is_being_created_is_asked_for_again(world: World) -> None:
+    topics = world.delivery.topics
+    topics.topic("new")
+    described = Described()
+    described.topics.append(_Described(name="new", error_code=3, partitions=[]))
+    world.delivery.take_metadata(described)
+    assert topics.stale
+    topics.leave("new")
+    world.delivery.take_metadata(described)
+    assert not topics.stale
+    assert topics.names == ["t"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_given_up_is_there_once_at_most(seed: int) -> None:
+    """And what is not given up is there once, in order."""
+    chance = random.Random(seed)
+    world = World(None, timeout_s=1.5)
+    sent: list[tuple[int, bytes, Future[RecordPosition]]] = []
+    for n in range(60):
+        partition = chance.randrange(PARTITIONS)
+        sent.append((partition, b"%d" % n, world.send(b"%d" % n, partition)))
+        world.take()
+        if world.flying and chance.random() < 0.6:
+            parcel = world.flying[0]
+            if chance.random() < 0.5:
+                world.lost(parcel, arrives=chance.random() < 0.5)
+            else:
+                world.answered(parcel)
+        world.now += chance.random() / 4
+    world.settle()
+    for partition in range(PARTITIONS):
+        found = [int(value) for value in world.visible(partition)]
+        assert found == sorted(set(found))
+        for where, value, future in sent:
+            if where == partition and future.exception(0) is None:
+                assert int(value) in found
+    assert world.delivery.used == 0
+    assert not world.machine.outstanding
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["aborted", "another begun"])
+def test_rows_that_are_being_encoded_when_their_transaction_ends(goes_on: bool) -> None:
+    """Another thread aborts it. What it had sent of the next one stays."""
+    world = World(2)
+    old = begin(world)
+    world.send_rows(pa.table({"value": [b"never"], "partition": [0]}))
+    batches = world.opened()
+    world.delivery.begin_rows(batches)
+    full = batches.encode(pa.table({"value": [b"x" * 100] * 3, "partition": [0] * 3}), 0)
+    assert full
+    world.delivery.drop_open()
+    world.delivery.apply(world.machine.abort(old))
+    world.settle()
+    if goes_on:
+        begin(world)
+        world.send(b"whole")
+    world.delivery.end_rows(old, batches, full)
+    if not goes_on:
+        assert world.delivery.used == 0
+        begin(world)
+        world.send(b"whole")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"whole"]
+    assert world.delivery.used == 0
+
+
+def test_a_record_that_comes_while_rows_are_encoded(world: World) -> None:
+    batches = world.opened()
+    world.send_rows(pa.table({"value": [b"0"], "partition": [0]}))
+    world.delivery.begin_rows(batches)
+    full = batches.encode(pa.table({"value": [b"1"], "partition": [0]}), 0)
+    world.send(b"of another thread")
+    world.delivery.close_open()
+    world.delivery.end_rows(world.delivery.accepts, batches, full)
+    world.send(b"2")
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"of another thread", b"0", b"1", b"2"]
+    assert world.delivery.used == 0
