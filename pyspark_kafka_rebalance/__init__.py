@@ -36,11 +36,13 @@ _PUBLIC = {
     "TimestampOrderedRecords": "consumer.ordered.ordered_records",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.poll_result",
+    "AsyncGroupTransaction": "producer.asynchronous",
     "AsyncProducerGroup": "producer.asynchronous",
-    "ProducerEvents": "producer.ownership",
+    "GroupTransaction": "producer.group",
+    "ProducerEvents": "producer.members.ownership",
     "ProducerGroup": "producer.group",
     "ProducerProgress": "producer.progress",
-    "ProducerRebalanceListener": "producer.listener",
+    "ProducerRebalanceListener": "producer.members.listener",
     "SourcePartitionProgress": "producer.progress",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
@@ -86,10 +88,12 @@ if TYPE_CHECKING:
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
+    from .producer.asynchronous import AsyncGroupTransaction as AsyncGroupTransaction
     from .producer.asynchronous import AsyncProducerGroup as AsyncProducerGroup
+    from .producer.group import GroupTransaction as GroupTransaction
     from .producer.group import ProducerGroup as ProducerGroup
-    from .producer.listener import ProducerRebalanceListener as ProducerRebalanceListener
-    from .producer.ownership import ProducerEvents as ProducerEvents
+    from .producer.members.listener import ProducerRebalanceListener as ProducerRebalanceListener
+    from .producer.members.ownership import ProducerEvents as ProducerEvents
     from .producer.progress import ProducerProgress as ProducerProgress
     from .producer.progress import SourcePartitionProgress as SourcePartitionProgress
     from .settings.typed_settings import ConsumerSettings as ConsumerSettings

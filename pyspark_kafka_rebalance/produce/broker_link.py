@@ -66,6 +66,7 @@ class BrokerLink:
         self._metadata_at = 0.0
         self._metadata_expires_at = 0.0
         self._error: Exception | None = None
+        self._end_by = math.inf
         self._closed = False
 
     def wake(self) -> None:
@@ -94,15 +95,29 @@ class BrokerLink:
         KafkaRebalanceError
             Nothing can be sent any more.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = math.inf if timeout_s is None else began + timeout_s
         while True:
             self.check()
             if done():
                 return
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                raise kafka_errors.KafkaTimeoutError(f"{waits_for}: not after {timeout_s:g} s")
-            self.changed.wait(left)
+            ends_at = min(deadline, self._end_by)
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                waited_s = max(ends_at - began, 0.0)
+                raise kafka_errors.KafkaTimeoutError(f"{waits_for}: not after {waited_s:.3g} s")
+            self.changed.wait(None if math.isinf(left) else left)
+
+    def end_by(self, when: float) -> None:
+        """Let nobody wait beyond this ``time.monotonic`` time. Any thread."""
+        with self.changed:
+            self._end_by = min(self._end_by, when)
+            self.changed.notify_all()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._error is not None
 
     def check(self) -> None:
         """Raise the error after which nothing can be sent any more, if there was one."""

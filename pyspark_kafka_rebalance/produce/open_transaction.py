@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from kafka.structs import TopicPartition
@@ -85,13 +85,24 @@ class Partition:
         return any(batch.unanswered for batch in self.batches)
 
 
+#: Returns the member that commits offsets, as of now; None if it must not commit them any more.
+MemberNow = Callable[[], "GroupMetadata | None"]
+
+
 @dataclass(frozen=True)
 class OffsetCommit:
-    """Offsets of one member, and what the group had before."""
+    """Offsets of one member, and what the group had before.
+
+    Attributes
+    ----------
+    member : MemberNow or None
+        Who commits them, if that may change; otherwise ``group`` does.
+    """
 
     group: GroupMetadata
     offsets: Mapping[TopicPartition, Offset]
     before: Mapping[TopicPartition, Offset]
+    member: MemberNow | None = None
 
 
 @dataclass
@@ -127,6 +138,16 @@ class Group:
         for partition, offset in commit.before.items():
             self.before.setdefault(partition, offset)
 
+    def renew(self) -> bool:
+        """Take the member as of now for what waits; whether it may still commit that."""
+        commit = self.waiting[0]
+        if commit.member is not None:
+            group = commit.member()
+            if group is None:
+                return False
+            self.waiting[0] = replace(commit, group=group)
+        return True
+
     def may_be_undone(self) -> bool:
         """Whether an older offset may still arrive after the one that is to be sent now."""
         late, due = self.unaccounted, self.waiting[0].offsets
@@ -161,6 +182,8 @@ class OpenTransaction:
         Why it is aborted, or in doubt.
     unjoined : dict of TopicPartition to None
         The partitions that the coordinator does not have yet (transactions v1), in order.
+    announced : dict of TopicPartition to None
+        The partitions that the coordinator is to have before anything is sent to them, in order.
     touched : dict of TopicPartition to None
         The partitions where a batch may have to be sent, in order.
     sent : bool
@@ -185,6 +208,7 @@ class OpenTransaction:
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
     unjoined: dict[TopicPartition, None] = field(default_factory=dict)
+    announced: dict[TopicPartition, None] = field(default_factory=dict)
     touched: dict[TopicPartition, None] = field(default_factory=dict)
     sent: bool = False
     unanswered: bool = False
@@ -202,9 +226,17 @@ class OpenTransaction:
         self.partitions[partition].add(batch)
         self.touched[partition] = None
 
+    def announce(self, partition: TopicPartition) -> None:
+        """Have the coordinator know of a partition early."""
+        if partition not in self.partitions:
+            self.partitions[partition] = Partition()
+            self.unjoined[partition] = None
+            self.announced[partition] = None
+
     def joins(self, partition: TopicPartition) -> None:
         """The coordinator has the partition."""
         self.unjoined.pop(partition, None)
+        self.announced.pop(partition, None)
         self.touched[partition] = None
 
     def groups_not_joined(self) -> list[str]:

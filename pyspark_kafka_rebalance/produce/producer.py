@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches, slices_of
+from .open_transaction import MemberNow
 from .producer_settings import ProducerSettings
 from .requests import GroupMetadata, Offset
 from .transaction import TransactionMachine
@@ -178,10 +179,14 @@ class Producer:
         self._refuse_outside_of_transactions()
         self._send_batch(None, topic, data, timestamp_ms)
 
-    def partitions_for(self, topic: str) -> int:
-        """Return how many partitions a topic has. Waits and raises as `send`."""
+    def partitions_for(self, topic: str, at_least: int = 1) -> int:
+        """Return how many partitions a topic has, as soon as there are so many.
+
+        Waits and raises as `send`.
+        """
         with self._lock:
-            return self._opened(topic, self._delivery.machine.open_transaction).partitions
+            open_transaction = self._delivery.machine.open_transaction
+            return self._opened(topic, open_transaction, at_least).partitions
 
     def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records sent so far are acknowledged, or given up.
@@ -230,6 +235,7 @@ class Producer:
         """
         machine = self._machine()
         with self._lock:
+            self._await_the_last(machine, timeout_ms)
             if machine.standing is not Standing.READY:
                 self._delivery.apply(machine.initialize())
                 self._link.wake()
@@ -238,7 +244,8 @@ class Producer:
     def transaction(self, timeout_ms: float | None = None) -> Transaction:
         """Begin a transaction.
 
-        As a context manager it is committed at the end, and aborted after an exception.
+        As a context manager it is committed at the end, and aborted after an exception. Waits for
+        the end of the last one if that was given up before it had ended.
 
         Raises
         ------
@@ -254,9 +261,31 @@ class Producer:
             self.initialize(timeout_ms)
         with self._lock:
             self._link.check()
+            self._await_the_last(machine, timeout_ms)
             begun = Transaction(self, machine.begin())
             self._delivery.look_at_machine()
             return begun
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether only another producer can send anything."""
+        return self._link.has_failed
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether transactions take `initialize` first: this producer is fenced, or has failed."""
+        return self._machine().standing in (Standing.FENCED, Standing.FAILED)
+
+    def waits_for(self, topic: str) -> bool:
+        """Whether a record for this topic would wait now, for room or metadata."""
+        return topic not in self._delivery.open or not self._delivery.has_room
+
+    def end_by(self, when: float) -> None:
+        """Let no call wait beyond this ``time.monotonic`` time; it then raises KafkaTimeoutError.
+
+        Any thread; also for calls under way.
+        """
+        self._link.end_by(when)
 
     def close(self, timeout_ms: float | None = None) -> None:
         """Send what waits, abort the open transaction, and close the connections; idempotent.
@@ -355,13 +384,38 @@ class Producer:
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, Offset],
         before: Mapping[TopicPartition, Offset] | None,
+        member: MemberNow | None,
     ) -> None:
         machine = self._machine()
         with self._lock:
             self._check(transaction)
-            step = machine.add_offsets(transaction, group, offsets, before)
+            step = machine.add_offsets(transaction, group, offsets, before, member)
             self._delivery.apply(step)
             self._link.wake()
+
+    def _announce(
+        self, transaction: int, partitions: Iterable[TopicPartition], group_id: str | None
+    ) -> None:
+        machine = self._machine()
+        with self._lock:
+            self._check(transaction)
+            self._delivery.apply(machine.announce(transaction, partitions, group_id))
+            self._link.wake()
+
+    def _settle(self, transaction: int, timeout_ms: float | None) -> None:
+        machine = self._machine()
+        with self._lock:
+            self._check(transaction)
+            self._delivery.close_open()
+            self._link.wake()
+
+            def is_settled() -> bool:
+                self._check(transaction)
+                return machine.owes_nothing
+
+            if timeout_ms is None:
+                timeout_ms = self._settings.longest_delivery_ms
+            self._wait(is_settled, timeout_ms, "delivery")
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
@@ -402,6 +456,14 @@ class Producer:
             raise RuntimeError("the producer has no transactional_id")
         return self._transactions
 
+    def _await_the_last(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
+        """Wait for the end of a transaction that takes no records any more."""
+        self._wait(
+            lambda: machine.transaction is None or machine.open_transaction is not None,
+            timeout_ms,
+            "the end of the last transaction",
+        )
+
     def _make_ready(self, transaction: int | None) -> None:
         """Wait until a record may be sent, or raise why none may be."""
         self._check(transaction)
@@ -420,10 +482,10 @@ class Producer:
             (ended and ended.cause) or f"transaction {transaction} has ended", {}
         )
 
-    def _opened(self, topic: str, transaction: int | None) -> OpenBatches:
-        """The open batches of a topic, as soon as metadata describes it."""
+    def _opened(self, topic: str, transaction: int | None, at_least: int = 1) -> OpenBatches:
+        """The open batches of a topic, as soon as metadata says that it has so many partitions."""
         batches = self._delivery.open_topic(topic)
-        if batches is not None:
+        if batches is not None and batches.partitions >= at_least:
             return batches
         self._link.wake()
 
@@ -432,12 +494,17 @@ class Producer:
             error = self._delivery.topics.topic(topic).error
             if error in (Errors.TOPIC_AUTHORIZATION_FAILED, Errors.INVALID_TOPIC_EXCEPTION):
                 raise _topic_error(topic, error)
-            return self._delivery.open_topic(topic) is not None
+            found = self._delivery.open_topic(topic)
+            if found is not None and found.partitions < at_least:
+                self._delivery.topics.stale = True
+                return False
+            return found is not None
 
         try:
             self._wait(is_known, None, f"metadata of topic {topic}")
         except BaseException:
-            self._delivery.topics.leave(topic)
+            if topic not in self._delivery.open:
+                self._delivery.topics.leave(topic)
             raise
         found = self._delivery.open_topic(topic)
         assert found is not None
@@ -543,6 +610,7 @@ class Transaction:
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, Offset],
         before: Mapping[TopicPartition, Offset] | None = None,
+        member: MemberNow | None = None,
     ) -> None:
         """Add offsets of a member of a group, which checks its generation (KIP-447).
 
@@ -555,6 +623,9 @@ class Transaction:
         before : mapping of TopicPartition to Offset, optional
             The group's offsets before; they help to find out what became of the transaction if
             that is in doubt, and it has no records.
+        member : callable, optional
+            Returns the member as of now, on any thread, without waiting; None if it must not commit
+            them any more. The offsets are sent in its name, again after each rebalance.
 
         Raises
         ------
@@ -563,11 +634,23 @@ class Transaction:
         TransactionAbortedError
             The transaction has ended, or cannot be committed any more.
         """
-        self._producer._add_offsets(self.handle, group, offsets, before)
+        self._producer._add_offsets(self.handle, group, offsets, before, member)
+
+    def announce(self, partitions: Iterable[TopicPartition], group_id: str | None = None) -> None:
+        """Have the brokers know early that the transaction is about these: see the machine's."""
+        self._producer._announce(self.handle, partitions, group_id)
 
     def flush(self, timeout_ms: float | None = None) -> None:
-        """Wait until all records sent so far are acknowledged: see `Producer.flush`."""
-        self._producer._flush(self.handle, timeout_ms)
+        """Wait until all records and offsets so far are acknowledged.
+
+        Raises
+        ------
+        TransactionAbortedError
+            The transaction cannot be committed any more.
+        kafka.errors.KafkaTimeoutError
+            Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
+        """
+        self._producer._settle(self.handle, timeout_ms)
 
     def commit(self, timeout_ms: float | None = None) -> None:
         """Commit, and wait for the outcome.

@@ -161,12 +161,16 @@ class GroupMetadata:
     ----------
     generation_id : int
         The member's generation, or its member epoch; never -1, which a group accepts unchecked.
+    is_nobody : bool
+        Whether no member is meant, and the generation is -1: a group without members accepts it.
+        One with members refuses it for an unknown ``member_id`` (Kafka 3.3 and later).
     """
 
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
+    is_nobody: bool = False
 
 
 @dataclass(frozen=True)

@@ -55,14 +55,14 @@ One thread at a time calls the methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
-from .open_transaction import Batch, Group, OffsetCommit, OpenTransaction, Phase
+from .open_transaction import Batch, Group, MemberNow, OffsetCommit, OpenTransaction, Phase
 from .requests import (
     GROUP,
     TRANSACTION,
@@ -165,6 +165,11 @@ class TransactionMachine:
         return self._transaction is not None and self._transaction.phase is Phase.ABORTING
 
     @property
+    def owes_nothing(self) -> bool:
+        """Whether all records and offsets of the open transaction are acknowledged, if any are."""
+        return self._transaction is None or self._transaction.owes_nothing()
+
+    @property
     def identity(self) -> Identity:
         """The current producer id and epoch; -1 before the first."""
         return self._identity
@@ -241,11 +246,16 @@ class TransactionMachine:
         group: GroupMetadata,
         offsets: Mapping[TopicPartition, Offset],
         before: Mapping[TopicPartition, Offset] | None = None,
+        member: MemberNow | None = None,
     ) -> Step:
         """Add offsets of one member of a group.
 
         Parameters
         ----------
+        member : MemberNow, optional
+            Who commits them whenever they are sent, instead of ``group``. A group that is between
+            two generations refuses the present one: they are sent again with the next, until this
+            returns None. Called in events of the network, too.
         before : mapping of TopicPartition to Offset, optional
             What the group had before, as far as it is known; ``Offset(-1)`` for none. It lets the
             machine find out what became of the transaction, should that be in doubt.
@@ -258,12 +268,34 @@ class TransactionMachine:
             The generation is -1, which a group accepts unchecked from anybody.
         """
         current = self._open(transaction)
-        if group.generation_id < 0:
+        if group.generation_id < 0 and not group.is_nobody:
             raise ValueError(f"offsets of group {group.group_id!r} without a member's generation")
         if offsets:
             current.groups.setdefault(group.group_id, Group()).add(
-                OffsetCommit(group, dict(offsets), dict(before or {}))
+                OffsetCommit(group, dict(offsets), dict(before or {}), member)
             )
+        return self._step()
+
+    def announce(
+        self, transaction: int, partitions: Iterable[TopicPartition], group_id: str | None = None
+    ) -> Step:
+        """Have the coordinator know early of partitions, and of a group.
+
+        Whoever describes the transaction then sees that it is about them. With transactions v1
+        this also saves their way at the commit. With v2 a group need not join, and partitions are
+        announced once a record of the transaction is written; a commit that comes before does
+        without.
+
+        Raises
+        ------
+        TransactionAbortedError
+            The transaction has ended, or is about to be aborted.
+        """
+        current = self._open(transaction)
+        for partition in partitions:
+            current.announce(partition)
+        if group_id is not None and self._versions.transaction_version < 2:
+            current.groups.setdefault(group_id, Group())
         return self._step()
 
     def commit(self, transaction: int) -> Step:
@@ -409,8 +441,11 @@ class TransactionMachine:
         verdict, code = worst(TxnOffsetCommit, codes)
         self._returned(request, unanswered=False)
         current = self._of(request)
-        if verdict is Verdict.DONE and current is not None:
-            current.groups[request.group.group_id].waiting.popleft()
+        waiting = current.groups[request.group.group_id].waiting if current is not None else None
+        if verdict is Verdict.DONE and waiting:
+            waiting.popleft()
+        elif waiting and waiting[0].member is not None and code in _BETWEEN_GENERATIONS:
+            verdict = Verdict.RETRY
         self._settle(request, verdict, code)
 
     def _records_answered(self, request: Produce, answer: Answer) -> None:
@@ -618,8 +653,12 @@ class TransactionMachine:
         current = self._transaction
         if current is None:
             return
-        if any(group.waiting and group.may_be_undone() for group in current.groups.values()):
+        waiting = [group for group in current.groups.values() if group.waiting]
+        if any(group.may_be_undone() for group in waiting):
             self._fail(current, "older offsets of the transaction may arrive after newer ones")
+        takes_offsets = current.phase in (Phase.OPEN, Phase.COMMITTING)
+        if takes_offsets and any(not each.under_way and not each.renew() for each in waiting):
+            self._fail(current, "this member is out of the group")
         if current.phase is Phase.COMMITTING and not current.sent and current.owes_nothing():
             self._end(Outcome.COMMITTED)
         elif current.phase is Phase.ABORTING and not current.sent:
@@ -649,6 +688,8 @@ class TransactionMachine:
                 return self._add_partitions
             if current.groups_not_joined():
                 return self._add_offsets
+        elif current.phase is Phase.OPEN and current.announced and current.written:
+            return self._add_partitions
         return self._end_txn if self._can_end(current) else None
 
     def _next_of_sweep(self) -> Callable[[int], Request]:
@@ -757,7 +798,8 @@ class TransactionMachine:
             partitions = tuple(sorted(self._sweep.partitions))
         else:
             assert current is not None
-            partitions = tuple(current.unjoined)
+            joins_early = self._versions.transaction_version >= 2
+            partitions = tuple(current.announced if joins_early else current.unjoined)
         version = self._versions.add_partitions_to_txn
         head = self._head((AddPartitionsToTxn,), version, node, self._sending())
         return AddPartitionsToTxn(*head, *self._producer(), partitions)
@@ -861,6 +903,13 @@ class TransactionMachine:
 
 #: What the transaction coordinator answers, one at a time.
 _OF_COORDINATOR = (InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn)
+
+#: A group that rebalances refuses offsets so. It may accept them with the member's next generation.
+_BETWEEN_GENERATIONS = (
+    Errors.ILLEGAL_GENERATION,
+    Errors.REBALANCE_IN_PROGRESS,
+    Errors.STALE_MEMBER_EPOCH,
+)
 
 #: About a transaction in doubt, one at a time.
 _QUESTIONS = (Fetch, OffsetFetch)

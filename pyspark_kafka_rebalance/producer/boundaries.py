@@ -39,11 +39,15 @@ class Boundaries:
             self._due_at = clock() + self._interval_s
 
     def sent(
-        self, partitions: Collection[int], point: str | None, clock: Callable[[], float]
+        self,
+        partitions: Collection[int],
+        point: str | None,
+        clock: Callable[[], float],
+        records: int = 1,
     ) -> None:
-        """Note a record of these source partitions; reading goes on at ``point`` after it."""
+        """Note records of these source partitions; reading goes on at ``point`` after them."""
         self.begin(clock)
-        self.records += 1
+        self.records += records
         for p in partitions:
             self._points[p] = point
 

@@ -12,6 +12,11 @@
                                restart_point=row.change)
                 group.commit_transaction()
 
+Or, if several threads send in one transaction, by its handle::
+
+    with group.transaction() as transaction:
+        transaction.send(topic, value, source_partition=table, restart_point=change)
+
 ``ownership.py`` decides what is owned; ``transactions.py`` has the transactions.
 """
 
@@ -21,24 +26,28 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, KafkaError
 
-from ..errors import OptionError
+from ..errors import KafkaRebalanceError, OptionError, PartitionsLostError
 from ..transport.forks import leave_to_parent, refuse
-from .listener import tell
-from .membership import BeingCalled, ProducerMembership
+from .members.listener import tell
+from .members.membership import BeingCalled, ProducerMembership
+from .members.ownership import ProducerEvents
 from .options import ProducerOptions
-from .ownership import ProducerEvents
 from .status import GroupStatus
-from .transactions import Transactions
+from .transactions import NOT_AT_ONCE, Handle, Transactions
 
 if TYPE_CHECKING:
-    from kafka.producer.future import FutureRecordMetadata
+    from concurrent.futures import Future
+
+    import pyarrow as pa
     from typing_extensions import Self, Unpack
 
+    from ..produce.producer import RecordPosition
     from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
@@ -210,7 +219,8 @@ class ProducerGroup(GroupStatus):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> FutureRecordMetadata:
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
         """Send a record in the open transaction; the first record begins it.
 
         Parameters
@@ -222,11 +232,14 @@ class ProducerGroup(GroupStatus):
         restart_point : str, optional
             Where to go on reading that source partition once everything up to this record is
             committed. For automatic commits, and ``commit_transaction`` without arguments.
+        future : bool
+            Whether to return a future of the record's position in the log. The commit waits for
+            all records, and raises what could not be delivered.
 
         Returns
         -------
-        Future
-            kafka-python's future of the delivery. read_committed consumers see the record only
+        concurrent.futures.Future or None
+            Of a ``RecordPosition``, if ``future``. read_committed consumers see the record only
             after the commit.
 
         Raises
@@ -236,17 +249,69 @@ class ProducerGroup(GroupStatus):
         TransactionAbortedError
             The transaction was aborted: go back to the restart points.
         """
-        if self._closed or not self._started:
-            self._refuse()
-        with self._membership.being_called:  # metadata or buffer space may take long
-            if self._serializes:
-                key, value = self._options.serialized(topic, headers, key, value)
-            future = self._transactions.send(
-                source_partition, restart_point, topic, value, key, headers, partition, timestamp_ms
-            )
-        if self._transactions.boundaries.automatic:
-            self._commit_if_due()
-        return future
+        return self._send_in(
+            None,
+            topic,
+            value,
+            key,
+            source_partition,
+            restart_point,
+            headers,
+            partition,
+            timestamp_ms,
+            future,
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send the rows of Arrow data in the open transaction; the first record begins it.
+
+        Serializers do not apply.
+
+        Parameters
+        ----------
+        topic : str
+        data : pyarrow.RecordBatch or pyarrow.Table
+            Columns ``value``, and as far as given ``key``, ``headers``, ``timestamp``,
+            ``partition``: see `produce.encoder.arrow_rows`.
+        source_partition, restart_point : int, str, optional
+            As for ``send``; reading goes on at ``restart_point`` after the last row.
+        timestamp_ms : int, optional
+            Of rows without a timestamp; by default the time of the call. Milliseconds.
+
+        Raises
+        ------
+        TypeError, ValueError, RecordTooLargeError
+            A row is not as it should be. The transaction is aborted, since it may have a part of
+            the rows; the next call raises TransactionAbortedError.
+        PartitionsLostError, TransactionAbortedError
+            As ``send``.
+        """
+        self._send_batch_in(None, topic, data, source_partition, restart_point, timestamp_ms)
+
+    def transaction(self) -> GroupTransaction:
+        """Begin a transaction with a handle, for several threads that send in it.
+
+        As a context manager it is committed at the end, with the restart points given to its
+        ``send``; an exception aborts it. Until it has ended, calls without a handle that send,
+        commit or abort raise IllegalStateError. Automatic commits do not concern it.
+
+        Raises
+        ------
+        IllegalStateError
+            Another transaction is open.
+        TransactionAbortedError
+            As ``send``, once.
+        """
+        with self._called():
+            return GroupTransaction(self, self._transactions.begin())
 
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
         """Commit the records sent since the last commit and the restart points, as one.
@@ -271,16 +336,11 @@ class ProducerGroup(GroupStatus):
             Nothing was committed; or, if the text says so, it is not known whether it was. Its
             ``restart_points`` say where to go on.
         """
-        with self._called():
-            self._transactions.commit(restart_points)
-            self._turn()
+        self._commit_in(None, restart_points)
 
     def abort_transaction(self) -> dict[int, str | None]:
         """Abort the records sent since the last commit; return where to go on."""
-        with self._called():
-            self._transactions.abort()
-            self._turn()
-            return self.restart_points
+        return self._abort_in(None)
 
     def alive(self) -> None:
         """Give a sign of life when the source is quiet; commits if a commit is due.
@@ -357,6 +417,105 @@ class ProducerGroup(GroupStatus):
     ) -> None:
         self.close()
 
+    # -- in a transaction, of a handle or (None) of the one user -----------------------------------
+
+    def _send_in(
+        self,
+        handle: Handle | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        source_partition: int | None,
+        restart_point: str | None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        if self._closed or not self._started:
+            self._refuse()
+        with self._membership.being_called:  # metadata or buffer space may take long
+            if self._serializes:
+                key, value = self._options.serialized(topic, headers, key, value)
+            delivery: Future[RecordPosition] | None = self._transactions.send(
+                handle,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+                future,
+            )
+        if self._transactions.boundaries.automatic:
+            self._commit_if_due()
+        return delivery
+
+    def _send_at_once(
+        self,
+        handle: Handle | None,
+        made: float,
+        topic: str,
+        value: Any,
+        key: Any,
+        source_partition: int | None,
+        restart_point: str | None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Any:
+        """Send as ``_send_in``; NOT_AT_ONCE if that waits or ends a transaction. Any thread."""
+        if not self._running:
+            return NOT_AT_ONCE
+        self._membership.sign_of_life()
+        if self._serializes:
+            key, value = self._options.serialized(topic, headers, key, value)
+        record = (topic, value, key, headers, partition, timestamp_ms)
+        return self._transactions.send_at_once(
+            handle, made, source_partition, restart_point, *record, future=future
+        )
+
+    def _send_batch_in(
+        self,
+        handle: Handle | None,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        source_partition: int | None,
+        restart_point: str | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        if self._closed or not self._started:
+            self._refuse()
+        with self._membership.being_called:
+            self._transactions.send_batch(
+                handle, source_partition, restart_point, topic, data, timestamp_ms
+            )
+        self._commit_if_due()
+
+    def _commit_in(
+        self, handle: Handle | None, restart_points: str | Mapping[int, str] | None
+    ) -> None:
+        with self._called():
+            self._transactions.commit(handle, restart_points)
+            self._turn()
+
+    def _abort_in(self, handle: Handle | None) -> dict[int, str | None]:
+        with self._called():
+            self._transactions.abort(handle)
+            self._turn()
+            return self.restart_points
+
+    def _end_by(self, timeout_ms: float) -> None:
+        """Have the calls under way wait for brokers this long at most; any thread.
+
+        Call ``close`` next: no transaction can be begun any more.
+        """
+        self._transactions.end_by(time.monotonic() + timeout_ms / 1000)
+        self.wakeup()
+
     # -- within calls -----------------------------------------------------------------------------
 
     def _leave_to_parent(self) -> None:
@@ -387,7 +546,7 @@ class ProducerGroup(GroupStatus):
         hurry = bool(self._membership.ownership.asked_back_now)
         due = boundaries.due(time.monotonic(), hurry=hurry)
         if due and self._transactions.may_commit_by_itself():
-            self._transactions.commit(None)
+            self._transactions.commit(None, None)
             self._turn()
 
     def _turn(self, *, tells: bool = False) -> None:
@@ -403,3 +562,98 @@ class ProducerGroup(GroupStatus):
         log.info("producer group %s: %s", self._options.group_id, events)
         if self._listener is not None:
             tell(self._listener, events)
+
+
+class GroupTransaction:
+    """A transaction of a ``ProducerGroup``, which its callers name.
+
+    Each call on it raises TransactionAbortedError once it has ended, whatever ended it and whoever
+    calls: so several threads may send in it, and none of them behind a gap. Use it as a context
+    manager: see ``ProducerGroup.transaction``.
+    """
+
+    def __init__(self, group: ProducerGroup, handle: Handle) -> None:
+        self._group = group
+        self._handle = handle
+        self._is_done = False  # by a call on it
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is committed or aborted."""
+        return self._handle.ended is not None
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        """Send a record in this transaction; as ``ProducerGroup.send``."""
+        return self._group._send_in(
+            self._handle,
+            topic,
+            value,
+            key,
+            source_partition,
+            restart_point,
+            headers,
+            partition,
+            timestamp_ms,
+            future,
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send rows in this transaction; as ``ProducerGroup.send_batch``."""
+        self._group._send_batch_in(
+            self._handle, topic, data, source_partition, restart_point, timestamp_ms
+        )
+
+    def commit(self, restart_points: str | Mapping[int, str] | None = None) -> None:
+        """Commit, and end; as ``ProducerGroup.commit_transaction``."""
+        self._group._commit_in(self._handle, restart_points)
+        self._is_done = True
+
+    def abort(self) -> dict[int, str | None]:
+        """Abort, and end; return where to go on."""
+        points = self._group._abort_in(self._handle)
+        self._is_done = True
+        return points
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._abort_quietly()
+        elif not self._is_done:
+            try:
+                self.commit()
+            except (OptionError, PartitionsLostError):
+                self._abort_quietly()
+                raise
+
+    def _abort_quietly(self) -> None:
+        """Abort if it has not ended; another error is on its way."""
+        if not self.has_ended:
+            with suppress(KafkaRebalanceError, KafkaError):
+                self.abort()

@@ -3,39 +3,48 @@
 One thread at a time sends and commits. When none does, the take-over thread aborts a doomed
 transaction. All of them hold ``lock``, which is taken before the membership's lock.
 
-If a transaction is aborted against the application's will, every author that sent in it is told
-once, by its next call: what it has sent since the last commit is gone, and it must go back to its
-restart points. ``aborts.py`` decides who is still to be told.
+Who means which transaction:
 
-Longer than other modules: each call looks at the membership, the producer and who is to be told
-under one lock, in an order that is easier to check in one place.
+1. A call on a handle means the handle's. Once that has ended, the call raises
+   TransactionAbortedError, whoever makes it and whenever.
+2. A call without a handle means the transaction of the one user. If that is aborted against the
+   user's will, the user is told once, by the next call: what was sent since the last commit is
+   gone, and it must go back to its restart points.
+3. Calls that the user made before it was told, and that run later (an event loop queues them), are
+   refused, too.
+4. A poll means no transaction: it tells the one user alone.
+
+Longer than other modules: each call looks at the membership, the producer and what has ended under
+one lock, in an order that is easier to check in one place.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kafka import errors as kafka_errors
-from kafka.structs import OffsetAndMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
-from ..errors import PartitionsLostError, TransactionAbortedError
-from .aborts import Aborts, Author, Call
-from .boundaries import Boundaries
-from .current_producer import CurrentProducer
-from .kafka_python.transactional_producer import (
-    InDoubtError,
-    NotCommittedError,
-    TransactionalProducer,
+from ..errors import (
+    KafkaRebalanceError,
+    PartitionsLostError,
+    TransactionAbortedError,
+    TransactionInDoubtError,
 )
-from .membership import ProducerMembership
+from ..produce.producer import GroupMetadata, Offset
+from .boundaries import Boundaries
+from .members.membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
 from .restart_points import check, chosen_points, encoded, key_of
+from .writer import Writer, offset_of
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +52,36 @@ _ABORT_S = 10.0
 
 _BY_THE_APPLICATION = "by the application"
 
+_HAS_HANDLE = "a transaction is open that has a handle: use that"
+
+_COMMITTED = "it has been committed before this call"
+
+#: ``made`` of a call that runs as it is made.
+NOW = math.inf
+
+#: What ``send_at_once`` returns for a record that it has not sent.
+NOT_AT_ONCE = object()
+
+#: What keeps a transaction from beginning, or from going on.
+_FAILURES = (kafka_errors.KafkaError, KafkaRebalanceError, OSError)
+
 _IN_DOUBT = (
     "the answer to its commit is missing, so it may have been committed; a poll assigns the owned "
     "source partitions again, with the restart points in the log"
 )
+
+
+@dataclass(eq=False)
+class Handle:
+    """A transaction that its callers name.
+
+    Attributes
+    ----------
+    ended : str or None
+        Why it takes no calls any more.
+    """
+
+    ended: str | None = None
 
 
 class Transactions:
@@ -67,10 +102,10 @@ class Transactions:
         When a transaction is to be committed automatically.
     rates : Rates
         What was committed.
-    aborts : Aborts
-        Who is to be told of aborted transactions.
-    call : Call
-        The call under way. Its author is always the same, unless several share the group.
+    tellings : int
+        How often the one user was told of an abort. Takes no lock.
+    made : float
+        ``tellings`` when the call was made that runs now.
     observer : ProducerObserver or None
         Called when a transaction ends; any thread may set it.
     """
@@ -87,16 +122,19 @@ class Transactions:
             None if interval_ms is None else interval_ms / 1000, options.commit_records
         )
         self.rates = Rates()
-        self.aborts = Aborts()
-        self.call = Call(Author(hears_at_once=True))
+        self.tellings = 0
+        self.made: float = NOW
+        self._handle: Handle | None = None
+        self._untold: str | None = None  # why the one user's transaction was aborted
+        self._told = ""  # the same, of the last one that it was told of
         self._options = options
-        self._current = CurrentProducer(self._connected, options.group_id)
+        self._writer = Writer(options.producer, self._committer)
         #: The number of records in the open transaction, for each source partition that it touches.
         self._counts: dict[int, int] = {}
 
     def start(self) -> None:
         """Connect, and end what a predecessor with the same transactional id left open."""
-        self._current.ready()
+        self._writer.connect()
 
     # -- the application --------------------------------------------------------------------------
 
@@ -105,8 +143,26 @@ class Transactions:
         """Whether a transaction is open."""
         return bool(self._counts)
 
+    def begin(self) -> Handle:
+        """Open a transaction with a handle; nothing is sent yet.
+
+        Raises
+        ------
+        IllegalStateError
+            Another transaction is open.
+        TransactionAbortedError
+            The last one without a handle was aborted, and this is the first call since.
+        """
+        with self.lock:
+            self._enter(None)
+            if self._is_begun():
+                raise kafka_errors.IllegalStateError("a transaction is open; end it first")
+            self._handle = Handle()
+            return self._handle
+
     def send(
         self,
+        handle: Handle | None,
         source_partition: int | None,
         restart_point: str | None,
         topic: str,
@@ -115,8 +171,9 @@ class Transactions:
         headers: Any,
         partition: int | None,
         timestamp_ms: int | None,
+        future: bool = False,
     ) -> Any:
-        """Send a record of a source partition, or of all owned ones; return kafka-python's future.
+        """Send a record of a source partition, or of all owned ones; return its future, if asked.
 
         Written for a source partition that the transaction has already: each call or loop saved is
         a percent of a record's cost.
@@ -131,85 +188,112 @@ class Transactions:
         if restart_point is not None:
             check(restart_point)
         with self.lock:
-            call = self.call
-            if self.membership.ownership.doomed is not None or not self.aborts.passes(call):
-                self.raise_aborted()
+            if not self._passes(handle, self.made):
+                self._enter(handle)
             sources: Collection[int] | None = None
             if source_partition not in self._counts:
                 sources = self._opened_for(source_partition)
-            producer = self._current.now
-            assert producer is not None
+            transaction = self._writer.transaction
+            assert transaction is not None
             try:
-                future = producer.send(topic, value, key, headers, partition, timestamp_ms)
+                delivery = transaction.send(
+                    topic, value, key, headers, partition, timestamp_ms, future=future
+                )
             except Exception as error:
-                failure = producer.failure()
-                if failure is not None and isinstance(error, kafka_errors.KafkaError):
-                    raise self._give_up(f"{type(error).__name__}: {failure!r}") from error
-                if not any(self._counts.values()):
-                    self._abort("its first record was refused")  # or a revoke would wait for it
-                raise  # only this record failed
-            if future.is_done:
-                producer.note(future)
+                self._refuse(error)
+                raise
             if sources is None:
                 assert source_partition is not None
                 self._counts[source_partition] += 1
                 self.boundaries.sent_again(source_partition, restart_point)
-                self.aborts.sent(call.author, (source_partition,))
             else:
                 for p in sources:
                     self._counts[p] += 1
-                self.aborts.sent(call.author, sources)
                 self.boundaries.sent(sources, restart_point, time.monotonic)
-            return future
+            return delivery
+
+    def send_batch(
+        self,
+        handle: Handle | None,
+        source_partition: int | None,
+        restart_point: str | None,
+        topic: str,
+        data: Any,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Send the rows of Arrow data, of a source partition or of all owned ones.
+
+        Raises
+        ------
+        TransactionAbortedError, PartitionsLostError
+            As ``send``.
+        TypeError, ValueError, RecordTooLargeError
+            A row is not as it should be. The transaction is aborted, since it may have a part of
+            the rows.
+        """
+        if restart_point is not None:
+            check(restart_point)
+        with self.lock:
+            if not self._passes(handle, self.made):
+                self._enter(handle)
+            sources = self._opened_for(source_partition)
+            transaction = self._writer.transaction
+            assert transaction is not None
+            try:
+                transaction.send_batch(topic, data, timestamp_ms=timestamp_ms)
+            except Exception as error:
+                if isinstance(error, TransactionAbortedError) or self._writer.is_over:
+                    raise self._give_up(_says(error)) from error
+                self._abort(_says(error))
+                raise
+            for p in sources:
+                self._counts[p] += data.num_rows
+            self.boundaries.sent(sources, restart_point, time.monotonic, data.num_rows)
 
     def send_at_once(
         self,
-        call: Call,
+        handle: Handle | None,
+        made: float,
         source_partition: int | None,
         restart_point: str | None,
         topic: str,
         *arguments: Any,
+        future: bool = False,
     ) -> Any:
-        """Send a record as ``send`` does, if that needs no broker and no waiting; else return None.
+        """Send a record as ``send`` does, or return NOT_AT_ONCE if that needs a broker, or to wait.
 
         A transaction that is doomed from now on still takes the record; the next call reports it.
         """
         if restart_point is not None:
             check(restart_point)
         if not self.lock.acquire(blocking=False):
-            return None
+            return NOT_AT_ONCE
         try:
-            producer, ownership = self._current.now, self.membership.ownership
+            transaction, ownership = self._writer.transaction, self.membership.ownership
             if (
                 source_partition is None
                 or source_partition not in self._counts
-                or not (self.aborts.passes(call) or not self.aborts.refuses(call))
-                or ownership.doomed is not None
-                or producer is None
-                or not producer.knows(topic)
+                or not self._passes(handle, made)
+                or transaction is None
+                or self._writer.waits_for(topic)
                 or self.boundaries.due_with_next(time.monotonic)
                 or (self.boundaries.automatic and ownership.asked_back_now)
             ):
-                return None
+                return NOT_AT_ONCE
             try:
-                future = producer.send(topic, *arguments)
-            except kafka_errors.KafkaError:
-                if producer.failure() is None:
-                    raise  # only this record failed
-                return None  # aborting needs a broker
-            if future.is_done:
-                producer.note(future)
+                delivery = transaction.send(topic, *arguments, future=future)
+            except TransactionAbortedError:
+                return NOT_AT_ONCE  # aborting needs a broker
             self._counts[source_partition] += 1
             self.boundaries.sent_again(source_partition, restart_point)
-            self.aborts.sent(call.author, (source_partition,))
-            return future
+            return delivery
         finally:
             self.lock.release()
 
-    def commit(self, points: str | Mapping[int, str] | None) -> None:
+    def commit(self, handle: Handle | None, points: str | Mapping[int, str] | None) -> None:
         """Commit the records and these restart points; None: those given with the records.
 
-        Does nothing if nothing was sent and no restart point is to be moved.
+        Only the handle ends if nothing was sent and no restart point is to be moved.
 
         Raises
         ------
@@ -220,7 +304,7 @@ class Transactions:
             the transaction stays open.
         """
         with self.lock:
-            self.raise_aborted()
+            self._enter(handle)
             membership = self.membership
             with membership.changed:
                 owned = membership.ownership.restart_points
@@ -231,21 +315,22 @@ class Transactions:
                 chosen = chosen_points(points, sent, owned)
             values = {p: encoded(point) for p, point in chosen.items()}
             if not values:
+                self._end_empty()
                 return
-            if self.aborts.any_to_refuse:
-                self._refuse_to_pass_by({p for p in chosen if chosen[p] != owned.get(p)})
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
-            producer, options = self._current.now, self._options
-            assert producer is not None
+            options, transaction = self._options, self._writer.transaction
+            assert transaction is not None
             try:
                 written = {
-                    p: producer.send(options.topic, value, key_of(options.group_id, p), None, p)
+                    p: transaction.send(
+                        options.topic, value, key_of(options.group_id, p), None, p, future=True
+                    )
                     for p, value in values.items()
                 }
-            except kafka_errors.KafkaError as error:
-                raise self._give_up(f"{type(error).__name__}: {error}") from error
+            except _FAILURES as error:
+                raise self._give_up(_says(error)) from error
             with membership.changed:
                 doomed = None
                 if not membership.ownership.begin_commit():
@@ -253,19 +338,29 @@ class Transactions:
             if doomed is not None:
                 raise self._give_up(doomed)
             try:
-                self._commit_by(producer, values)
-            except NotCommittedError as error:
-                raise self._give_up(str(error)) from error
-            except InDoubtError as error:
+                self._commit_by(values)
+            except TransactionAbortedError as error:
+                raise self._give_up(error.reason) from error
+            except TransactionInDoubtError as error:
                 raise self._resolve() from error
             self._committed(chosen, written)
 
-    def abort(self) -> None:
-        """Abort the transaction, if any; the caller is then not told of an earlier abort either."""
+    def abort(self, handle: Handle | None) -> None:
+        """Abort the transaction, if any; the one user is then not told of an earlier abort."""
         with self.lock:
-            self.aborts.aborted_by(self.call.author, _BY_THE_APPLICATION)
+            if handle is not None:
+                self._enter(handle)
+            elif self._handle is not None:
+                raise kafka_errors.IllegalStateError(_HAS_HANDLE)
             if self._is_begun():
                 self._abort(_BY_THE_APPLICATION)
+            self._end_handle(_BY_THE_APPLICATION)
+            if handle is None:
+                self._untold = None
+
+    def tell_again(self, reason: str) -> None:
+        """Nobody has heard the TransactionAbortedError that a call without a handle raised."""
+        self._untold = reason
 
     def abort_doomed(self) -> None:
         """Abort the open transaction if it is doomed and nobody is using it; for take-overs."""
@@ -280,31 +375,23 @@ class Transactions:
             self.lock.release()
 
     def raise_aborted(self) -> None:
-        """Raise TransactionAbortedError if the caller is still to be told of an abort.
+        """Raise TransactionAbortedError if the one user is still to be told of an abort.
 
-        Aborts a doomed transaction first.
+        Aborts a doomed transaction first, whose ever it is.
         """
-        if self.membership.ownership.doomed is None and self.aborts.passes(self.call):
+        if self.membership.ownership.doomed is None and self._untold is None:
             return
         with self.lock:
-            doomed = self.membership.ownership.doomed
-            if doomed is not None:
-                self._abort(doomed)
-            reason = self.aborts.refusal(self.call)
-            if reason is not None:
-                if self.aborts.has_sent(self.call.author):
-                    self._abort(reason)
-                    self.aborts.owe(self.call, reason)
-                raise self._error(reason)
+            self._abort_if_doomed()
+            self._tell_the_user(NOW)
 
     def may_commit_by_itself(self) -> bool:
-        """Whether a commit now skips no aborted records whose author is still to be told."""
-        aborts = self.aborts
-        return not aborts.any_to_refuse or not aborts.holds(self.call, self._counts)
+        """Whether a commit that is due may happen: a handle's transaction ends by its handle."""
+        return self._handle is None and self._untold is None
 
     def end_by(self, when: float) -> None:
-        """As ``CurrentProducer.end_by``; any thread."""
-        self._current.end_by(when)
+        """As ``Writer.end_by``; any thread."""
+        self._writer.end_by(when)
 
     def close(self, timeout_s: float) -> None:
         """Commit the open transaction if that is automatic, else abort it; then disconnect."""
@@ -315,13 +402,13 @@ class Transactions:
         try:
             if locked:
                 self._end()
-            self._current.close(deadline)
+            self._writer.close(deadline)
         finally:
             if locked:
                 self.lock.release()
 
-    def _connected(self) -> TransactionalProducer:
-        return TransactionalProducer.connected(self._options.producer, self.membership.committer)
+    def _committer(self) -> GroupMetadata | None:
+        return self.membership.committer()
 
     # -- with the lock held -----------------------------------------------------------------------
 
@@ -330,15 +417,67 @@ class Transactions:
         goes_by_itself = boundaries.automatic and boundaries.is_boundary()
         try:
             if self.is_open and goes_by_itself and self.may_commit_by_itself():
-                self.commit(None)
+                self.made = NOW
+                self.commit(None, None)
         except (TransactionAbortedError, kafka_errors.KafkaError) as error:
             log.info("producer group %s: %s", self._options.group_id, error)
-        producer = self._current.now
-        if producer is not None and self._is_begun():
-            producer.abort(_ABORT_S)
+        if self._is_begun():
+            self._writer.abort("the producer group is closed", _ABORT_S)
             with self.membership.changed:
                 self.membership.ownership.aborted()
             self._tell(Outcome.ABORTED)
+        self._end_handle("the producer group is closed")
+
+    def _passes(self, handle: Handle | None, made: float) -> bool:
+        """Whether ``_enter`` has nothing to do; quick."""
+        return (
+            self._handle is handle
+            and self._untold is None
+            and made >= self.tellings
+            and self.membership.ownership.doomed is None
+        )
+
+    def _enter(self, handle: Handle | None) -> None:
+        """Refuse a call whose transaction has ended. Aborts a doomed one first."""
+        self._abort_if_doomed()
+        if handle is None:
+            self._tell_the_user(self.made)
+            if self._handle is not None:
+                raise kafka_errors.IllegalStateError(_HAS_HANDLE)
+        elif handle is not self._handle:
+            raise self._error(handle.ended or _COMMITTED)
+
+    def _tell_the_user(self, made: float) -> None:
+        reason = self._untold
+        if reason is not None:
+            if self._handle is None and self._is_begun():
+                self._abort(reason)  # it goes on behind what was aborted
+            raise self._told_of(reason)
+        if made < self.tellings:
+            raise self._error(self._told)
+
+    def _told_of(self, reason: str) -> TransactionAbortedError:
+        """The error that tells the one user."""
+        self._untold, self._told = None, reason
+        self.tellings += 1
+        return self._error(reason)
+
+    def _abort_if_doomed(self) -> None:
+        with self.membership.changed:
+            doomed = self.membership.ownership.doomed
+        if doomed is not None:
+            self._abort(doomed)
+
+    def _end_empty(self) -> None:
+        """End a handle's transaction that has nothing to commit."""
+        if self._handle is not None and self._is_begun():
+            self._roll_back("nothing was sent")
+        self._end_handle(_COMMITTED)
+
+    def _end_handle(self, why: str) -> None:
+        if self._handle is not None:
+            self._handle.ended = why
+            self._handle = None
 
     def _is_begun(self) -> bool:
         with self.membership.changed:
@@ -366,16 +505,14 @@ class Transactions:
         new = [p for p in sources if p not in self._counts]
         if not new and begun:
             return sources
-        producer = self._current.now if begun else self._current.ready()
+        options = self._options
         try:
-            if producer is None or producer.broken:
-                raise kafka_errors.ProducerFencedError("the producer has failed")
             if not begun:
-                producer.begin(self._options.group_id)
+                self._writer.begin()
             # From this a take-over finds out that the transaction touches them.
-            producer.add([TopicPartition(self._options.topic, p) for p in new])
-        except kafka_errors.KafkaError as error:
-            raise self._give_up(f"{type(error).__name__}: {error}") from error
+            self._writer.announce(options.topic, new, options.group_id)
+        except _FAILURES as error:
+            raise self._give_up(_says(error)) from error
         with membership.changed:
             gone = [p for p in new if not membership.ownership.owns(p)]
             membership.ownership.touch([p for p in new if p not in gone])
@@ -389,90 +526,87 @@ class Transactions:
         self.boundaries.begin(time.monotonic)
         return sources
 
-    def _commit_by(self, producer: TransactionalProducer, partitions: Collection[int]) -> None:
+    def _refuse(self, error: Exception) -> None:
+        """Raise TransactionAbortedError if not only this record failed."""
+        if isinstance(error, TransactionAbortedError) or self._writer.is_over:
+            raise self._give_up(_says(error)) from error
+        if not any(self._counts.values()):
+            # Or a revoke would wait for it. There is nothing to go back for.
+            self._roll_back("its first record was refused")
+
+    def _commit_by(self, partitions: Collection[int]) -> None:
         begun_at = time.monotonic()
         try:
-            producer.commit(self._group_offsets(partitions))
+            self._writer.commit(self._group_offsets(partitions))
         finally:
             self._commit_s = time.monotonic() - begun_at
 
-    def _group_offsets(
-        self, partitions: Collection[int]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _group_offsets(self, partitions: Collection[int]) -> dict[TopicPartition, Offset]:
         """Return the offsets that tie the transaction to the group, and locate restart points."""
         metadata = self._options.transactional_id
         known = self.membership.record_offsets
         return {
-            TopicPartition(self._options.topic, p): OffsetAndMetadata(known[p], metadata, -1)
-            for p in partitions
+            TopicPartition(self._options.topic, p): Offset(known[p], metadata) for p in partitions
         }
 
     def _committed(self, chosen: Mapping[int, str], written: Mapping[int, Any]) -> None:
         membership = self.membership
         with membership.changed:
             membership.ownership.committed(chosen)
-            for p, future in written.items():
-                membership.record_offsets[p] = future.value.offset
+            for p, record in written.items():
+                if (offset := offset_of(record)) is not None:
+                    membership.record_offsets[p] = offset
             membership.changed.notify_all()
-        self.aborts.committed()
+        self._end_handle(_COMMITTED)
         self.rates.committed({p: self._counts.get(p, 0) for p in chosen}, time.monotonic())
         self._forget(Outcome.COMMITTED)
 
-    def _refuse_to_pass_by(self, moved: Collection[int]) -> None:
-        """Abort the transaction if it would move restart points beyond missing records."""
-        held = self.aborts.holds(self.call, moved)
-        if not held:
-            return
-        reason = (
-            "records of source partitions "
-            f"{', '.join(map(str, sorted(held)))} were aborted before, and not every sender has "
-            "been notified; the restart points would move beyond them"
-        )
-        if self._is_begun():
-            self._abort(reason)
-        self.aborts.owe(self.call, reason, held)
-        raise self._error(reason)
-
     def _give_up(self, reason: str) -> TransactionAbortedError:
         """Abort the transaction; return the error to raise."""
-        self._abort(reason)
-        self.aborts.owe(self.call, reason)
-        return self._error(reason)
+        return self._ended_by(self._abort, reason)
+
+    def _ended_by(self, end: Callable[[str], None], reason: str) -> TransactionAbortedError:
+        has_handle = self._handle is not None
+        end(reason)
+        return self._error(reason) if has_handle else self._told_of(reason)
 
     def _error(self, reason: str) -> TransactionAbortedError:
-        if self.call.author.hears_at_once:
-            self.aborts.told(self.call)
         with self.membership.changed:
             return TransactionAbortedError(reason, self.membership.ownership.restart_points)
 
     def _abort(self, reason: str) -> None:
+        """Abort the transaction; its handle says so, or the one user is to be told."""
+        if self._handle is not None:
+            self._end_handle(reason)
+        else:
+            self._untold = reason
+        self._roll_back(reason)
+
+    def _roll_back(self, reason: str) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
-        self.aborts.aborted(reason)  # first: a look without the lock finds it doomed or aborted
-        producer = self._current.now
-        # A successor aborts it as well, and what was not answered is refused from then on, even if
-        # it arrives before the next transaction.
-        if producer is None or producer.unanswered or not producer.abort(_ABORT_S):
-            self._current.replace()
+        self._writer.abort(reason, _ABORT_S)
         with self.membership.changed:
             self.membership.ownership.aborted()
             self.membership.changed.notify_all()
         self._forget(Outcome.ABORTED)
 
     def _resolve(self) -> TransactionAbortedError:
+        """As ``_give_up``, where it may have been committed."""
+        return self._ended_by(self._leave_in_doubt, _IN_DOUBT)
+
+    def _leave_in_doubt(self, reason: str) -> None:
         """Let the restart points show whether the transaction was committed.
 
         What is owned is lost now. It is assigned again, with the restart points that are read once
         the broker has decided, at the latest when the transaction times out.
         """
-        log.warning("producer group %s: %s", self._options.group_id, _IN_DOUBT)
-        self.aborts.aborted(_IN_DOUBT)
-        self._current.replace()  # waits for a decided transaction, aborts an undecided one
+        log.warning("producer group %s: %s", self._options.group_id, reason)
+        self._end_handle(reason)
+        self._writer.abort(reason, 0)  # unless its commit is on its way
         with self.membership.changed:
             self.membership.ownership.in_doubt()
         self.membership.wake()
         self._forget(Outcome.IN_DOUBT)
-        self.aborts.owe(self.call, _IN_DOUBT)
-        return self._error(_IN_DOUBT)
 
     def _tell(self, outcome: Outcome) -> None:
         begun_at, commit_s = self._begun_at, self._commit_s
@@ -485,3 +619,10 @@ class Transactions:
         self._tell(outcome)
         self._counts.clear()
         self.boundaries.end()
+
+
+def _says(error: BaseException) -> str:
+    """The reason that an error gives for an abort."""
+    if isinstance(error, TransactionAbortedError):
+        return error.reason
+    return f"{type(error).__name__}: {error}"

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from kafka.net.sasl.oauth import AbstractTokenProvider
-    from kafka.partitioner import Partitioner
     from kafka.serializer import Deserializer, Serializer
 
 GroupProtocolName = Literal["classic", "consumer", "auto"]
@@ -127,6 +126,7 @@ class ProducerGroupSettings(_OfEveryMember, total=False):
     """
 
     batch_size: int
+    buffer_memory: int
     commit_interval_ms: int | None
     commit_records: int | None
     compression_type: Literal["gzip", "snappy", "lz4", "zstd"] | None
@@ -137,7 +137,6 @@ class ProducerGroupSettings(_OfEveryMember, total=False):
     linger_ms: int
     max_block_ms: int
     max_request_size: int
-    partitioner: Partitioner
     restart_topic: str | None
     retries: float
     revoke_timeout_ms: int | None

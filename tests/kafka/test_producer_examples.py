@@ -63,15 +63,16 @@ def topics(kafka: LocalKafka) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize("script", ["postgresql_tables.py", "postgresql_batches.py"])
 def test_three_tables_by_instances_of_which_one_is_killed(
-    kafka: LocalKafka, postgres_url: str, group_id: str, tmp_path: Path
+    kafka: LocalKafka, postgres_url: str, group_id: str, tmp_path: Path, script: str
 ) -> None:
     with psycopg.connect(postgres_url) as connection:
         connection.execute((EXAMPLES / "postgresql_tables.sql").read_bytes())
     arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--group-id", group_id)
     arguments += ("--postgres", postgres_url, "--session-timeout-ms", "3000")
     with (
-        processes("postgresql_tables.py", tmp_path) as start,
+        processes(script, tmp_path) as start,
         WriterProcess(postgres_url, rows_per_s=500, work=tmp_path, longest_s=0.5) as writer,
     ):
         instances = {name: start(name, *arguments) for name in "abc"}
@@ -106,8 +107,9 @@ def test_three_tables_by_instances_of_which_one_is_killed(
         assert "Traceback" not in said(tmp_path, name)
 
 
+@pytest.mark.parametrize("form", [(), ("--blocks",)], ids=["lines", "blocks"])
 def test_the_lines_of_files_that_grow(
-    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path
+    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -130,7 +132,7 @@ def test_the_lines_of_files_that_grow(
 
     writing = threading.Thread(target=write)
     arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--group-id", group_id)
-    arguments += ("--folder", str(folder), "--topic", topic)
+    arguments += ("--folder", str(folder), "--topic", topic, *form)
     with processes("folder_of_files.py", tmp_path) as start:
         first = start("first", *arguments)
         start("second", *arguments)

@@ -30,12 +30,10 @@ from producer_groups import (
 )
 
 from pyspark_kafka_rebalance import ProducerGroup, TransactionAbortedError
-from pyspark_kafka_rebalance.producer.kafka_python.other_transactions import OtherTransactions
-from pyspark_kafka_rebalance.producer.kafka_python.transactional_producer import (
-    InDoubtError,
-    TransactionalProducer,
-)
+from pyspark_kafka_rebalance.errors import TransactionInDoubtError
+from pyspark_kafka_rebalance.producer.members.other_transactions import OtherTransactions
 from pyspark_kafka_rebalance.producer.stored_points import StoredPoints
+from pyspark_kafka_rebalance.producer.writer import Writer
 from pyspark_kafka_rebalance.testing import LocalKafka
 from pyspark_kafka_rebalance.testing.child_process import ChildProcess
 
@@ -125,6 +123,12 @@ def assert_each_row_once_and_in_order(cluster: LocalKafka, topic: str) -> dict[i
     for p, numbers in found.items():
         assert numbers == list(range(len(numbers))), f"source partition {p}"
     return {p: len(numbers) for p, numbers in found.items()}
+
+
+def send_and_wait(group: ProducerGroup, topic: str, value: bytes, p: int) -> None:
+    row = group.send(topic, value, partition=p, source_partition=p, future=True)
+    assert row is not None
+    row.result(timeout=PATIENCE_S)
 
 
 def settled(child: ChildProcess, *owned: int) -> None:
@@ -361,8 +365,7 @@ def test_a_commit_under_way_of_what_is_lost_meanwhile(
     first.subscribe()
     first.commit_transaction("0")
     for p in range(COUNT):
-        row = first.send(rows, b"%d:0" % p, partition=p, source_partition=p)
-        row.get(timeout=PATIENCE_S)
+        send_and_wait(first, rows, b"%d:0" % p, p)
     second.subscribe(timeout_ms=0)
     poll_until(lambda: bool(first.to_be_revoked), first, second)
     stopped = network.stop_at(*OF_A_COMMIT)
@@ -396,8 +399,7 @@ def test_a_commit_under_way_of_what_is_lost_and_assigned_to_the_same_member_agai
         group._options.producer["proxy_url"] = network.url
         group._options.member["proxy_url"] = heartbeats.url
         group.subscribe()
-        row = group.send(rows, b"0:0", partition=0, source_partition=0)
-        row.get(timeout=PATIENCE_S)
+        send_and_wait(group, rows, b"0:0", 0)
         stopped = network.stop_at(*OF_A_COMMIT)
         committing, outcome = commit_on_a_thread(group)
         assert stopped.wait(PATIENCE_S)
@@ -430,18 +432,18 @@ def test_a_commit_whose_outcome_is_not_known(
     """The restart points tell, which are read anew."""
     group = producers()
     group.subscribe()
-    commit = TransactionalProducer.commit
+    commit = Writer.commit
     answers = [1]
 
-    def lost(self: TransactionalProducer, *arguments: Any) -> None:
+    def lost(self: Writer, *arguments: Any) -> None:
         if answers:
             answers.clear()
             if committed:
                 commit(self, *arguments)
-            raise InDoubtError("the answer was lost")
+            raise TransactionInDoubtError("the answer was lost")
         commit(self, *arguments)
 
-    monkeypatch.setattr(TransactionalProducer, "commit", lost)
+    monkeypatch.setattr(Writer, "commit", lost)
     group.send(rows, b"0:0", partition=0, source_partition=0)
     with pytest.raises(TransactionAbortedError, match="may have been committed") as aborted:
         group.commit_transaction({0: "1"})
@@ -568,17 +570,14 @@ def test_what_is_open_on_the_topic_of_restart_points_is_part_of_the_transaction(
     """So that a new owner can tell that it is about what it takes over, from the first record."""
     group = producers()
     group.subscribe()
-    future = group.send(rows, b"0:0", partition=0, source_partition=0)
-    future.get(timeout=30)
+    send_and_wait(group, rows, b"0:0", 0)
     others = OtherTransactions({"bootstrap_servers": quorum.bootstrap_servers})
+    expected = {TopicPartition(rows, 0), TopicPartition(group.restart_topic, 0)}
+    deadline = time.monotonic() + 5
     try:
-        touched = others.touched_by(group.transactional_id)
-        offsets = {p for p in touched if p.topic == "__consumer_offsets"}
-        assert len(offsets) == 1
-        assert touched - offsets == {
-            TopicPartition(rows, 0),
-            TopicPartition(group.restart_topic, 0),
-        }
+        # The group joins with its offsets (transactions v2).
+        while (touched := others.touched_by(group.transactional_id)) != expected:
+            assert time.monotonic() < deadline, touched
         group.commit_transaction("1")
         assert others.touched_by(group.transactional_id) == set()
         assert others.touched_by("no such") == set()

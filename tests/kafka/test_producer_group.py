@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaError
+from kafka.errors import IllegalStateError
 from producer_groups import (
     PATIENCE_S,
     MakeProducer,
@@ -26,6 +27,7 @@ from pyspark_kafka_rebalance import (
     PartitionsLostError,
     ProducerGroup,
     ProducerRebalanceListener,
+    RecordTooLargeError,
     TransactionAbortedError,
 )
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -55,11 +57,14 @@ def test_case_1_a_first_producer_is_started_for_the_first_time(
     group = producers()
     assert group.subscribe() == {0: None, 1: None, 2: None}
     for table in range(3):
-        future = group.send(topic, b"row of %d" % table, source_partition=table)
+        future = group.send(topic, b"row of %d" % table, source_partition=table, future=True)
+    assert group.send(topic, b"row of 2", source_partition=2) is None, "unless asked"
     group.commit_transaction("12:34:00")
-    assert future.get(timeout=0).topic == topic
+    assert future is not None
+    assert future.result(timeout=0).topic == topic
     assert group.restart_points == dict.fromkeys(range(3), "12:34:00")
-    assert sorted(read_committed(kafka, topic)) == [b"row of 0", b"row of 1", b"row of 2"]
+    rows = [b"row of 0", b"row of 1", b"row of 2", b"row of 2"]
+    assert sorted(read_committed(kafka, topic)) == rows
 
 
 def test_case_2_the_producer_died_and_is_started_again(
@@ -273,12 +278,12 @@ def test_a_record_that_is_refused_leaves_nothing_open(
         {"value": b"row", "restart_point": "x" * (1024 * 1024 + 1)},
     ]
     for record in refused:
-        with pytest.raises((TypeError, AssertionError, ValueError, KafkaError)):
+        with pytest.raises((TypeError, ValueError, RecordTooLargeError)):
             group.send(topic, **record, source_partition=0)
         assert group._membership.ownership.touched is None
     group.send(topic, b"row", source_partition=1)
     for record in refused:
-        with pytest.raises((TypeError, AssertionError, ValueError, KafkaError)):
+        with pytest.raises((TypeError, ValueError, RecordTooLargeError)):
             group.send(topic, **record, source_partition=0)
     group.commit_transaction({1: "x"})
     assert read_committed(kafka, topic) == [b"row"]
@@ -336,7 +341,9 @@ def test_another_producer_of_its_name_is_the_end_of_one_transaction_only(
     group.subscribe()
     group.commit_transaction("0")
     if amid:
-        group.send(topic, b"never seen", source_partition=0).get(timeout=PATIENCE_S)
+        row = group.send(topic, b"never seen", source_partition=0, future=True)
+        assert row is not None
+        row.result(timeout=PATIENCE_S)
     other = KafkaProducer(
         bootstrap_servers=kafka.bootstrap_servers, transactional_id=group.transactional_id
     )
@@ -369,6 +376,116 @@ def test_aborted_by_the_application(kafka: LocalKafka, topic: str, producers: Ma
         group.commit_transaction("b")
         group.commit_transaction({0: "a"})
     assert read_committed(kafka, topic) == [b"seen"] * 3
+
+
+@classic_only
+def test_a_transaction_with_a_handle(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    group = producers()
+    group.subscribe()
+    with group.transaction() as first:
+        first.send(topic, b"a", source_partition=0, restart_point="1")
+        first.send_batch(
+            topic, pa.table({"value": [b"b", b"c"]}), source_partition=1, restart_point="2"
+        )
+        for call in (lambda: group.send(topic, b"x", source_partition=0), group.transaction):
+            with pytest.raises(IllegalStateError, match="use that"):
+                call()
+        with pytest.raises(IllegalStateError, match="use that"):
+            group.commit_transaction("x")
+        with pytest.raises(IllegalStateError, match="use that"):
+            group.abort_transaction()
+        assert not group.poll()
+        assert not first.has_ended
+    assert first.has_ended
+    assert group.restart_points == {0: "1", 1: "2", 2: None}
+    with pytest.raises(KeyError), group.transaction() as second:  # noqa: PT012
+        second.send(topic, b"never", source_partition=0, restart_point="3")
+        raise KeyError
+    with group.transaction() as third:
+        third.send(topic, b"never", source_partition=0)
+        assert third.abort() == {0: "1", 1: "2", 2: None}
+    with pytest.raises(OptionError, match="without: 0"), group.transaction() as fourth:
+        fourth.send(topic, b"never", source_partition=0)
+    for ended in (first, second, third, fourth):
+        assert ended.has_ended
+        with pytest.raises(TransactionAbortedError):
+            ended.send(topic, b"never", source_partition=0)
+        with pytest.raises(TransactionAbortedError):
+            ended.commit("x")
+        with pytest.raises(TransactionAbortedError):
+            ended.abort()
+    with group.transaction() as nothing:
+        pass
+    assert nothing.has_ended
+    group.send(topic, b"d", source_partition=2)
+    with pytest.raises(IllegalStateError, match="a transaction is open"):
+        group.transaction()
+    group.commit_transaction("x")
+    assert sorted(read_committed(kafka, topic)) == [b"a", b"b", b"c", b"d"]
+
+
+@classic_only
+def test_threads_that_share_a_handle_are_all_told(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    group = producers()
+    group.subscribe()
+    told: list[str] = []
+
+    def send(p: int) -> None:
+        while True:
+            try:
+                transaction.send(topic, b"never", source_partition=p)
+                time.sleep(0.001)
+            except TransactionAbortedError as error:
+                told.append(error.reason)
+                return
+
+    transaction = group.transaction()
+    threads = [threading.Thread(target=send, args=[p]) for p in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    group._membership.ownership.doom("said the test")
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert told == ["said the test"] * 3
+    group.send(topic, b"row", source_partition=0)
+    group.commit_transaction({0: "1"})
+    assert read_committed(kafka, topic) == [b"row"]
+
+
+@classic_only
+def test_rows_that_are_refused_abort_the_transaction(
+    kafka: LocalKafka, topic: str, producers: MakeProducer
+) -> None:
+    """A part of them may be in it."""
+    group = producers()
+    group.subscribe()
+    group.send(topic, b"never", source_partition=0)
+    large = pa.table({"value": [b"row", b"x" * 2_000_000]})
+    with pytest.raises(RecordTooLargeError):
+        group.send_batch(topic, large, source_partition=1, restart_point="2")
+    with pytest.raises(TransactionAbortedError):
+        group.send(topic, b"never", source_partition=0)
+    group.send_batch(topic, large.slice(0, 1), source_partition=1, restart_point="1")
+    group.commit_transaction()
+    assert read_committed(kafka, topic) == [b"row"]
+    assert group.restart_points == {0: None, 1: "1", 2: None}
+
+
+@classic_only
+def test_batches_end_by_themselves(kafka: LocalKafka, topic: str, producers: MakeProducer) -> None:
+    group = producers(commit_records=100)
+    group.subscribe()
+    for n in range(4):
+        rows = pa.table({"value": [b"%d" % n] * 50})
+        group.send_batch(topic, rows, source_partition=0, restart_point=str(n))
+        assert group.restart_points[0] == (None, "1", "1", "3")[n]
+    assert len(read_committed(kafka, topic)) == 200
+    assert group.progress().source_partitions[0].records == 200
 
 
 @classic_only

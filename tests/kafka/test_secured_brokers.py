@@ -381,7 +381,9 @@ def test_a_new_owner_that_may_not_end_what_the_last_one_left_open_waits_for_its_
         zombie = Zombie(first)
         first.subscribe()
         first.commit_transaction("0")
-        first.send(topic_name, b"never seen", source_partition=0).get(timeout=PATIENCE_S)
+        row = first.send(topic_name, b"never seen", source_partition=0, future=True)
+        assert row is not None
+        row.result(timeout=PATIENCE_S)
         zombie.believe()
         zombie.leave_for_good()
         second.subscribe()

@@ -44,6 +44,7 @@ NOT_RUN = {
     ("README.md", 2): "examples/quickstart.py, run by test_examples.py",
     ("docs/consumer.md", 9): "followed by tests/kafka/test_application_transactions.py",
     ("docs/observability.md", 2): "the process's only meter provider, and a port: test_metrics.py",
+    ("docs/producer-groups.md", 2): "tests/kafka/test_async_producer_group.py does the same",
     ("docs/security.md", 3): "tests/kafka/test_secured_brokers.py starts the same broker",
     ("docs/spark-versions.md", 1): "Connect's client needs a process: test_connect.py",
     ("docs/stateful-queries.md", 1): "a part of examples/totals_by_customer.py: test_examples.py",

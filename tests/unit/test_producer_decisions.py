@@ -17,7 +17,7 @@ from pyspark_kafka_rebalance import (
     TransactionAbortedError,
 )
 from pyspark_kafka_rebalance.producer.boundaries import Boundaries
-from pyspark_kafka_rebalance.producer.listener import ProducerRebalanceListener, tell
+from pyspark_kafka_rebalance.producer.members.listener import ProducerRebalanceListener, tell
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
 from pyspark_kafka_rebalance.producer.rates import Rates
 from pyspark_kafka_rebalance.producer.restart_points import (
@@ -196,6 +196,8 @@ def test_a_static_member_keeps_the_name_of_its_transactions() -> None:
         ("partition_assignment_strategy", ()),
         ("max_poll_interval_ms", 5),
         ("no_such_setting", 5),
+        ("buffer_memory", 0),
+        ("compression_type", "brotli"),
     ],
 )
 def test_what_is_not_allowed_is_named_before_anything_is_connected(option: str, value: Any) -> None:
@@ -203,6 +205,29 @@ def test_what_is_not_allowed_is_named_before_anything_is_connected(option: str, 
     with pytest.raises(OptionError) as refused:
         ProducerOptions.checked(**given)
     assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [
+        ("partitioner", object(), r"send\(partition="),
+        ("retries", 5, "delivery_timeout_ms"),
+    ],
+)
+def test_what_the_producer_does_without_names_what_to_use_instead(
+    option: str, value: Any, instead: str
+) -> None:
+    with pytest.raises(OptionError, match=instead):
+        ProducerOptions.checked("g", 3, **{option: value})
+    assert "retries" not in ProducerOptions.checked("g", 3, retries=float("inf")).producer
+
+
+def test_what_only_the_member_has_is_no_setting_of_the_producer() -> None:
+    options = ProducerOptions.checked("g", 3, metric_reporters=[], buffer_memory=1_000_000)
+    assert "metric_reporters" in options.member
+    assert "metric_reporters" not in options.producer
+    assert options.producer["buffer_memory"] == 1_000_000
+    assert "buffer_memory" not in options.member
 
 
 # -- what is told ---------------------------------------------------------------------------------

@@ -25,13 +25,13 @@ from collections.abc import Callable
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
-from ..errors import KafkaRebalanceError
-from ..fetch.fetcher import RangeFetcher
-from ..fetch.offset_range import OffsetRange
-from .kafka_python.other_transactions import OtherTransactions
+from ...errors import KafkaRebalanceError
+from ...fetch.fetcher import RangeFetcher
+from ...fetch.offset_range import OffsetRange
+from ..options import ProducerOptions
+from ..restart_points import RestartPoint, key_of, last_of
 from .member import ProducerMember
-from .options import ProducerOptions
-from .restart_points import RestartPoint, key_of, last_of
+from .other_transactions import OtherTransactions
 
 log = logging.getLogger(__name__)
 

@@ -1,32 +1,26 @@
 """Transactions of other producers: find out whether one is open, and abort it (KIP-664, KIP-360).
 
-Protocol: DescribeTransactions v0, ListTransactions v0, InitProducerId v0-4.
+Protocol: DescribeTransactions v0, ListTransactions v0.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
 from kafka.protocol.admin import ListTransactionsRequest
-from kafka.protocol.metadata import CoordinatorType
-from kafka.protocol.producer import InitProducerIdRequest
 from kafka.structs import TopicPartition
 
 from ...consumer.kafka_python.questions import offered_versions
-from ...transport.kafka_python_version import require_names
+from ...errors import KafkaRebalanceError
+from ...produce.producer import Producer
 from ...transport.secured_clients import admin_client
+from ..options import of_the_producer
 
 log = logging.getLogger(__name__)
-
-require_names({KafkaAdminClient: ("_find_coordinator_id",)})
-
-#: Time between two tries: an aborted transaction is over when all of its markers are written.
-_ASK_AGAIN_S = 0.02
 
 #: The state in which the producer may still commit its transaction.
 _ONGOING = "Ongoing"
@@ -85,36 +79,19 @@ class OtherTransactions:
     def fence(self, transactional_id: str, timeout_s: float) -> bool:
         """Abort what is open and fence that producer from now on; return whether that succeeded.
 
-        As Java's ``Admin#fenceProducers`` does.
+        As Java's ``Admin#fenceProducers`` does: by taking the transactional id.
         """
-        deadline = time.monotonic() + timeout_s
-        client = self._client()
-
-        async def ask() -> Any:
-            node = await client._find_coordinator_id(transactional_id, CoordinatorType.TRANSACTION)
-            request = InitProducerIdRequest(
-                transactional_id=transactional_id,
-                transaction_timeout_ms=1,
-                producer_id=-1,
-                producer_epoch=-1,
-                max_version=4,
-            )
-            return await client._manager.send(request, node_id=node)
-
-        while True:
+        config = {**of_the_producer(self._client_config), "transaction_timeout_ms": 1}
+        try:
+            successor = Producer(transactional_id, **config)
             try:
-                error = kafka_errors.for_code(client._manager.run(ask).error_code)
-            except kafka_errors.KafkaError as failure:
-                self._failed(failure)
-                return False
-            if error is kafka_errors.NoError:
-                return True
-            if error is not kafka_errors.ConcurrentTransactionsError:
-                self._failed(error())
-                return False
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_ASK_AGAIN_S)
+                successor.initialize(timeout_s * 1000)
+            finally:
+                successor.close(0)
+        except (kafka_errors.KafkaError, KafkaRebalanceError, OSError) as failure:
+            self._failed(failure)
+            return False
+        return True
 
     def close(self) -> None:
         """Close the connections."""

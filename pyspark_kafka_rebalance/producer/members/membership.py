@@ -15,16 +15,17 @@ import threading
 import time
 from collections.abc import Callable
 
-from kafka.structs import ConsumerGroupMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
-from ..consumer.observer import ConsumerObserver
-from ..consumer.pump import Pump
-from ..errors import MembershipError
+from ...consumer.observer import ConsumerObserver
+from ...consumer.pump import Pump
+from ...errors import MembershipError
+from ...produce.producer import GroupMetadata
+from ..options import ProducerOptions
+from ..restart_points import RestartPoint
+from ..restart_topic import ensure_topic
 from .member import ProducerMember
-from .options import ProducerOptions
 from .ownership import SourceOwnership
-from .restart_points import RestartPoint
-from .restart_topic import ensure_topic
 from .take_overs import TakeOvers
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class ProducerMembership:
         self._member: ProducerMember | None = None
         self._observer: ConsumerObserver | None = None
         self._take_overs: TakeOvers | None = None
-        self._identity: ConsumerGroupMetadata | None = None
+        self._identity: GroupMetadata | None = None
         self._signs_seen = 0
         self._unknown_since: float | None = None
         what = f"producer group {options.group_id!r}: the membership"
@@ -217,7 +218,7 @@ class ProducerMembership:
         member = self._member
         return member is not None and member.generation >= 0 and member.is_stable
 
-    def identity(self) -> ConsumerGroupMetadata | None:
+    def identity(self) -> GroupMetadata | None:
         """``ProducerMember.identity`` as of the last update of ``ownership``; any thread.
 
         A newer identity might be from an assignment after a loss that ``ownership`` does not know
@@ -225,7 +226,7 @@ class ProducerMembership:
         """
         return self._identity
 
-    def committer(self) -> ConsumerGroupMetadata | None:
+    def committer(self) -> GroupMetadata | None:
         """The group metadata to commit the open transaction with; None once part of it is lost.
 
         After joining again the member would be accepted, even for what another member owns by then.

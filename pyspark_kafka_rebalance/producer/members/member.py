@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from kafka import errors as kafka_errors
-from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from ..consumer.consumer import DeferredRevokeConsumer
-from .options import ProducerOptions
+from ...consumer.consumer import DeferredRevokeConsumer
+from ...produce.producer import GroupMetadata
+from ..options import ProducerOptions
 
 #: Timeout of one request to the brokers; then it is sent again.
 _ASK_MS = 5_000
@@ -46,7 +47,7 @@ class ProducerMember(DeferredRevokeConsumer):
         """The partitions that the group wants back and that are not given up yet."""
         return self._ownership.revoking
 
-    def identity(self) -> ConsumerGroupMetadata | None:
+    def identity(self) -> GroupMetadata | None:
         """The group metadata to commit a transaction with; None if this member is lost. Any thread.
 
         In the classic protocol it has the generation whose assignment is in force. The assignment
@@ -58,7 +59,7 @@ class ProducerMember(DeferredRevokeConsumer):
         if not member.joined or record.loss_waits() or record.lost_of(self.assignment()):
             return None
         generation = member.generation if self._membership.by_topic_id else self.generation
-        return ConsumerGroupMetadata(
+        return GroupMetadata(
             group_id=self.config["group_id"],
             generation_id=generation,
             member_id=member.member_id,
