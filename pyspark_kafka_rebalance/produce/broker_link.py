@@ -211,10 +211,10 @@ class BrokerLink:
                 self._unanswered(parcel, message, error, now)
             elif isinstance(request, Produce):
                 produces = [each for each in parcel.requests if isinstance(each, Produce)]
-                for leader in wire.new_leaders(response):
-                    self._delivery.topics.moved(*leader)
                 answers = wire.produce_answers(produces, response)
                 self._delivery.answered(parcel, answers, now)
+                for leader in wire.new_leaders(response):  # in place of the one that refused
+                    self._delivery.topics.moved(*leader)
             else:
                 self._open_lane(request, response)
                 answer = wire.answer(request, response)

@@ -4,7 +4,8 @@ Records come one by one or as Arrow data. The order of a partition's records is 
 one form closes what the other has begun.
 
 One thread at a time calls the methods, but for `OpenBatches.encode`, which takes long: another
-thread may send, or drop what is open, meanwhile. What is being encoded is left alone then.
+thread may close or drop what is open meanwhile, which leaves alone what is being encoded. Records
+wait: those of their thread may be in there, and come first.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class OpenBatches:
         Bytes in open batches, before compression.
     sticky : StickyPartition
         Where records without a key go.
+    encodes : bool
+        Whether rows are being encoded; no record may be appended.
     opened_at : float or None
         When the oldest of them got its first record, by the caller's clock.
     closed : list of EncodedBatch
@@ -66,7 +69,7 @@ class OpenBatches:
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_bytes = 0
-        self._encodes = False
+        self.encodes = False
         self.size = 0
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
@@ -95,7 +98,8 @@ class OpenBatches:
         TypeError
             Key, value or a header is not bytes.
         """
-        if self._arrow_bytes and not self._encodes:
+        assert not self.encodes
+        if self._arrow_bytes:
             self._close_arrow()
         builder = self._builders.get(partition)
         if builder is None:
@@ -113,7 +117,7 @@ class OpenBatches:
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
         self._close_builders()
-        self._encodes = True
+        self.encodes = True
 
     def encode(
         self, data: pa.RecordBatch | pa.Table, timestamp_ms: int | None
@@ -128,7 +132,7 @@ class OpenBatches:
     def end_rows(self, full: list[EncodedBatch], *, keep: bool) -> None:
         """Take what `encode` returned, or forget all rows: their transaction is aborted."""
         assert self._arrow is not None
-        self._encodes = False
+        self.encodes = False
         if keep:
             self.closed += full
             self._arrow_is(self._arrow.open_bytes)
@@ -147,7 +151,7 @@ class OpenBatches:
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
         self._close_builders(but)
-        if self._arrow_bytes and not self._encodes:
+        if self._arrow_bytes and not self.encodes:
             self._close_arrow()
         if not self._sizes:
             self.opened_at = None

@@ -203,11 +203,12 @@ class Producer:
         self._flush(self._delivery.machine.open_transaction, timeout_ms)
 
     def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
-        with self._lock:
-            delivery = self._delivery
+        delivery = self._delivery
+        with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
             self._check(transaction)
             last = delivery.close_open()
             self._link.wake()
+        with self._lock:
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
@@ -340,6 +341,8 @@ class Producer:
             batches = delivery.open.get(topic)
             if batches is None:
                 batches = self._opened(topic, transaction)
+            if batches.encodes:
+                self._wait_for_rows(transaction, batches)
             if partition is None:
                 if key is None:
                     sticky = batches.sticky
@@ -375,6 +378,7 @@ class Producer:
                     with self._lock:
                         delivery.end_rows(transaction, batches, full)
                         self._link.wake()
+                        self._link.changed.notify_all()
         with self._lock:
             self._check(transaction)
 
@@ -419,11 +423,12 @@ class Producer:
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
-        with self._lock:
+        with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
             if machine.transaction == transaction and machine.open_transaction == transaction:
                 self._delivery.close_open()
                 self._delivery.apply(machine.commit(transaction))
                 self._link.wake()
+        with self._lock:
             ended = self._ended(transaction, timeout_ms)
         if ended.outcome is Outcome.NOT_KNOWABLE:
             raise TransactionInDoubtError(
@@ -509,6 +514,12 @@ class Producer:
         found = self._delivery.open_topic(topic)
         assert found is not None
         return found
+
+    def _wait_for_rows(self, transaction: int | None, batches: OpenBatches) -> None:
+        """Another thread encodes rows; behind earlier ones of this thread, maybe."""
+        while batches.encodes:
+            self._wait(lambda: not batches.encodes, None, "another thread's rows")
+            self._make_ready(transaction)
 
     def _make_room(self, transaction: int | None) -> None:
         self._delivery.close_open()

@@ -77,6 +77,7 @@ def test_several_threads_send(made: tuple[Producer, InMemoryConnections]) -> Non
                         one.send_batch("t", table)
                     else:
                         one.send("t", value, partition=0)
+                one.flush()
             except BaseException as error:
                 errors.append(error)
 
