@@ -649,9 +649,7 @@ class Partition:
         return found
 
     def truncated_at(self, offset: int) -> bool:
-        """Whether polls that continue at this offset prove a truncation (``Completion``, invariant
-        2).
-        """
+        """Whether polls that continue here prove a truncation (``Completion``, invariant 2)."""
         continues_at = self.completion.continues_at
         return continues_at is not None and offset < continues_at and not self.is_sought
 
