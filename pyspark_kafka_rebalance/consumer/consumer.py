@@ -299,7 +299,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     @returns_what_it_takes
     def __next__(self) -> ConsumerRecord:
-        """The next record of the library's iterator; skips records that were lost or sought past."""
+        """The library's next record; skips records that were lost or sought past."""
         catching_up = self._catching_up
         self.refuse_iteration_of_two()
         while True:

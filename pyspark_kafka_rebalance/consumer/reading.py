@@ -66,7 +66,7 @@ class Reading:
         hand_out_as(self._consumer, form)
 
     def end_iteration(self) -> None:
-        """Drop the records that ``__next__`` fetched ahead, so that a poll in between returns them."""
+        """Drop the records that ``__next__`` fetched ahead; a poll in between returns them."""
         end_iteration(self._consumer)
 
     def is_left_to_library(self, timeout_ms: float) -> bool:
