@@ -247,7 +247,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
-        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1)."""
+        """Poll for records and news of the rebalance, in one result (KIP-983, variant 1)."""
         self._io.subscription.end_reading_ahead()
         return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
@@ -328,7 +328,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def wakeup(self) -> None:
         """End the running poll early, or else the next one; any thread may call this.
 
-        As in Java, but the poll does not raise: it returns what it has, maybe no records.
+        As in Java, but the poll does not raise: it returns the records so far, maybe none.
         """
         self._io.subscription.ahead.woken.set()
         self._polls.woken.set()

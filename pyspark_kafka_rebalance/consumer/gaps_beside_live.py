@@ -149,7 +149,7 @@ class CatchingUp:
     def live_step(
         self, consumer: KafkaConsumer, wait_ms: float, max_records: int, update: bool
     ) -> Any:
-        """The live reader's round of a poll, within what ``begin`` returned."""
+        """The live reader's round of a poll, within the limits that ``begin`` returned."""
         if not self._beside:
             self._live_steps.raise_failure()
             return fetch_step(consumer, wait_ms, max_records, update)

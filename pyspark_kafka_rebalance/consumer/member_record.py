@@ -221,7 +221,7 @@ class MemberRecord:
     # -- events -----------------------------------------------------------------------------------
 
     def offer(self, event: AssignmentReceived) -> None:
-        """Queue this assignment, replacing those that are not applied yet."""
+        """Queue this assignment, replacing any that is not applied yet."""
         with self.lock:
             self._events = [e for e in self._events if isinstance(e, Lost)]
             self._events.append(event)

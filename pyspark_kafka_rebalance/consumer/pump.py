@@ -3,7 +3,7 @@
     application's thread                       pump thread
       start()                 ──────────►      begin()
       wake()                  ──────────►      tick() → seconds until the next, or None
-      raise_failure()         ◄──────────      what any of them raised
+      raise_failure()         ◄──────────      the error of any of them
       stop(timeout_s)         ──────────►      finish()  unless something was raised
                                                close()   always
 

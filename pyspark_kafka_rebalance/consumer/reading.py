@@ -84,7 +84,7 @@ class Reading:
         update_offsets: bool,
         has_news: bool,
     ) -> tuple[Records, Records]:
-        """Read live records, and then those of gaps.
+        """Read live records, then gap records.
 
         Returns both, at most ``max_records`` together; all in the former if they have one order.
         Waits only for live records. Without ``update_offsets`` they are not handed out. A poll that

@@ -387,7 +387,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return partition in self._sought and self._sought[partition].number > seeks
 
     def _skip(self, partition: TopicPartition, obsolete: Iterable[int]) -> None:
-        """These records will not be returned; the ones that a seek skipped count as processed."""
+        """These records will not be returned; records that a seek skipped count as processed."""
         end = self._sought[partition].skips_below
         skipped = [offset for offset in obsolete if offset < end]
         if skipped and partition in self.assignment():

@@ -1,4 +1,4 @@
-"""CommitLoop: sends what OffsetCommits decides, over the lane, one commit at a time.
+"""CommitLoop: sends the commits of OffsetCommits over the lane, one at a time.
 
 It continues during joins. A commit refused for its generation is sent again after the join. Commits
 of lost partitions are forgotten, and never sent by a later generation. Explicit commits share one

@@ -35,7 +35,7 @@ class KeptMetadata:
         self._tries_left = _TRIES
 
     async def check(self, accepted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Compare the metadata that the broker has just accepted with those that it returns."""
+        """Compare the metadata that the broker has just accepted with its answer now."""
         if not self._tries_left:
             return
         sent = next(((p, entry) for p, entry in accepted.items() if entry.metadata), None)

@@ -140,7 +140,7 @@ def iterate_with(
         found = poll(1000 * max(0.0, consumer._consumer_timeout - time.monotonic()))
         for partition, records in found.items():
             for record in records:
-                # As in the library: sought, paused, revoked or lost since.
+                # As in the library: sought, paused, revoked or lost by now.
                 if not consumer._subscription.is_fetchable(partition):
                     break
                 taking(partition)

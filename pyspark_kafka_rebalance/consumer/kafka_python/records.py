@@ -75,7 +75,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
             if self._interrupted:
                 self._maybe_raise_next_inline_exception()
         except BaseException:
-            self.drain()  # a failed generator would look like one at its end
+            self.drain()  # a failed generator would seem exhausted
             raise
         return found
 

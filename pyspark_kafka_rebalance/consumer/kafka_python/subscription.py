@@ -17,7 +17,7 @@ from ..taken import Taken
 if TYPE_CHECKING:
     from kafka.cluster import ClusterMetadata
 
-# mark_pending_revocation is what sets _pending_revocation.
+# mark_pending_revocation sets _pending_revocation.
 require_names(
     {
         TopicPartitionState: ("mark_pending_revocation", "position"),
@@ -63,7 +63,7 @@ class Subscription:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics subscribed to now (for a pattern: those that match)."""
+        """The topics subscribed to now (for a pattern: the matching ones)."""
         return frozenset(self._state.subscription or ())
 
     @property
@@ -184,7 +184,7 @@ class Subscription:
     def forget_replaced_topics(self) -> None:
         """Forget the leader epochs of positions in recreated topics.
 
-        The epochs of a recreated topic start over. With an old one, its log would look truncated
+        The epochs of a recreated topic start over. With an old one, its log would seem truncated
         where it ends, and the records that it has by then would be left out. Called with an
         assignment, for the first ids, and on the I/O loop with new metadata.
         """

@@ -150,7 +150,7 @@ class TopicMetadata:
         return frozenset(self.cluster.topics())
 
     async def _refresh_all(self, timeout_ms: float) -> None:
-        """Renew the metadata with those of all topics.
+        """Renew the metadata, of all topics.
 
         Does not leave the I/O loop between the check and the request: a refresh started in between
         would request only the subscribed topics, and be taken for the answer.

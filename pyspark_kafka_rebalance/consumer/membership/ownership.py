@@ -4,7 +4,7 @@ A revoke moves a partition through these states; in the first three, the partiti
 the application::
 
     revoke-next <-> revoke-thereafter   requested, and maybe delayed
-         -> completing                  the rebalance listener is told, which may still commit
+         -> completing                  the rebalance listener is called; it may still commit
          -> releasing                   no longer assigned, but still owned: a commit is outstanding
          -> released                    the group may give it to another member
 

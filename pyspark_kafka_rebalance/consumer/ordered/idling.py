@@ -3,13 +3,13 @@
 The rule of Kafka Streams' ``PartitionGroup.readyToProcess``, for one group of partitions whose
 records are merged by their timestamps. For each partition without buffered records:
 
-============  =====================  ====================  =====================
+============  =====================  ====================  ========================
 its lag       max_task_idle_ms -1    0                     n > 0
-============  =====================  ====================  =====================
-unknown       go on                  wait for an answer    wait for an answer
-more than 0   go on                  wait for the records  wait for the records
-0             go on                  go on                 wait n ms, then go on
-============  =====================  ====================  =====================
+============  =====================  ====================  ========================
+unknown       continue               wait for an answer    wait for an answer
+more than 0   continue               wait for the records  wait for the records
+0             continue               continue              wait n ms, then continue
+============  =====================  ====================  ========================
 
 The n ms start once nothing is buffered and the broker has reported that there is nothing more. (In
 Streams they start at its next check.) An answer without records proves nothing by itself, because
@@ -27,7 +27,7 @@ from kafka.structs import TopicPartition
 
 from ...errors import OptionError
 
-#: Never wait: what Streams calls MAX_TASK_IDLE_MS_DISABLED.
+#: Never wait: MAX_TASK_IDLE_MS_DISABLED in Streams.
 NEVER = -1
 
 

@@ -1,8 +1,9 @@
 """TimestampOrderedRecords: the records of several partitions in timestamp order (KIP-695).
 
-Does what Kafka Streams does in front of a task, on top of a :class:`DeferredRevokeConsumer`. The
-consumer polls ahead of the returned records. ``read_ahead.py`` tracks the application's positions,
-``timestamp_merge.py`` decides which record is next, and ``idling.py`` whether to wait for more.
+Does the work that Kafka Streams does in front of a task, on top of a
+:class:`DeferredRevokeConsumer`. The consumer polls ahead of the returned records. ``read_ahead.py``
+tracks the application's positions, ``timestamp_merge.py`` decides which record is next, and
+``idling.py`` whether to wait for more.
 
 Invariants:
  1. Buffered records are not handed out, not even a gap's (KIP-333): a record enters ``HandOuts``
@@ -364,7 +365,7 @@ class TimestampOrderedRecords:
         for partition, metadata in result.metadata.items():
             lag = metadata.lag
             if self._gaps is not None and self._gaps.any_unread:
-                lag += self._gaps.lag(partition)  # its next records are those of a gap
+                lag += self._gaps.lag(partition)  # its next records are a gap's
             self._merge.answered(partition, lag, now)
         return result
 

@@ -248,7 +248,7 @@ class TimestampMerge(Generic[GroupT]):
         return min(deadlines, default=None)
 
     def held_back_by(self) -> set[TopicPartition]:
-        """The partitions whose broker must report or send more before others go on."""
+        """The partitions whose broker must report or send more before others continue."""
         held = (g.idling.held_back_by() for g in self._groups.values() if g.any_buffered)
         return set().union(*held)
 

@@ -133,7 +133,7 @@ class Completion:
                 former.hear([Gap(0, offset)])
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Everything below these next offsets is processed; returns what to commit."""
+        """Everything below these next offsets is processed; returns the offsets to commit."""
         reached = {}
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)

@@ -2,7 +2,7 @@
 
 PartitionCompletion: which handed out records of one partition are processed.
 
-Asynchronous workers finish out of order, and a committed position must pass only what is complete
+Asynchronous workers finish out of order, and a committed position must pass only complete records
 (KIP-983, problem 4). Pending offsets are kept in an ``OffsetSet``: memory grows with the gaps
 between them (out of order workers, compaction, transaction markers), not with the records. If a
 backlog was set aside (KIP-333), ``SetAside`` has the part that is not handed out yet; the rest is
@@ -441,7 +441,7 @@ class PartitionCompletion:
         self._sought_to = offset
         self.aside.go_back(offset)
         if after is None:
-            self.moved_back = True  # from wherever the group stands
+            self.moved_back = True  # from any offset of the group
         if after is not None and offset > (start := self._stretches.end_from(after)):
             self._left_out = [gap for gap in self._left_out if gap.end > position]
             self._left_out.append(Gap(start, offset))

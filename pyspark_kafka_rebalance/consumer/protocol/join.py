@@ -1,7 +1,7 @@
 """JoinProtocol: JoinGroup, the leader's assignment, SyncGroup.
 
-The wire side of the classic protocol, without state; ``classic.py`` decides what an answer means
-for the membership. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
+The wire side of the classic protocol, without state; ``classic.py`` decides the meaning of an
+answer for the membership. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
 ConsumerProtocolSubscription v2 (owned partitions with their generation) and
 ConsumerProtocolAssignment.
 """
