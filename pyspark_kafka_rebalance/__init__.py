@@ -1,6 +1,6 @@
 """Kafka for PySpark Structured Streaming, as a well-behaved member of a consumer group.
 
-Several Spark processes import every top-level ``pyspark_*`` module to look for ``DefaultSource``,
+Several Spark processes import every top-level ``pyspark_*`` module in search of ``DefaultSource``,
 and one module that fails to import hides all the others. So this package imports its parts lazily
 (PEP 562), and has no ``DefaultSource`` if pyspark is not installed.
 """
@@ -125,7 +125,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_source() -> Any:
-    """Return the class that Spark registers; an AttributeError tells Spark that there is none."""
+    """Return the class that Spark registers; raises AttributeError if there is none."""
     try:
         return import_module(".source.data_source", __name__).KafkaDeferredDataSource
     except ImportError as error:

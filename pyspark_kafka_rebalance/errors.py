@@ -24,9 +24,9 @@ class KafkaRebalanceError(Exception):
 class OptionError(KafkaRebalanceError, ValueError):
     """An option is missing, unknown, or has a value that is not allowed.
 
-    Raised before any network access: by ``load()`` for the Spark source, by the constructor for
-    the clients. Only what no text shows comes later: a ``checkpointLocation`` that is not the
-    query's, partitions that a batch must name or that do not exist.
+    Raised before any network access: by ``load()`` for the Spark source, by the constructor for the
+    clients. Only problems that no option's text shows are raised later: a ``checkpointLocation``
+    that is not the query's, partitions that a batch must name or that do not exist.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class OptionError(KafkaRebalanceError, ValueError):
     value : object
         The given value; ``None`` if the option is missing.
     allowed : str
-        What would be accepted, as a phrase; what to do instead, if no value would be.
+        The accepted values, as a phrase; an alternative, if there are none.
     problem : str, optional
-        What is wrong, if no value would be accepted; shown instead of the value.
+        The problem, if no value would be accepted; shown instead of the value.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class UnreadableRecordError(KafkaRebalanceError):
     next_offset : int or None
         Where to seek to continue after them; None if that is unknown.
     reason : str
-        What is wrong.
+        The cause.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class CorruptRecordError(UnreadableRecordError):
     offset : int
         Base offset of the record batch, or the fetch position if even that is unreadable.
     reason : str
-        What is wrong.
+        The cause.
     next_offset : int, optional
         The offset after the batch, according to its header; None if the header makes no sense.
     """
@@ -212,7 +212,7 @@ class RecordDeserializationError(UnreadableRecordError):
     topic, partition, offset : str, int, int
         Where the record is.
     reason : str
-        What the deserializer raised.
+        The deserializer's error, as text.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:

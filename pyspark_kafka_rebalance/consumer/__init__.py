@@ -2,4 +2,4 @@
 
 from ..transport.kafka_python_version import require_supported_version
 
-require_supported_version()  # before this package's modules import what other versions lack
+require_supported_version()  # before this package's modules import names that other versions lack

@@ -1,8 +1,8 @@
-"""ArrowRecords: what kafka-python's fetcher fetched from one partition, as Arrow record batches.
+"""ArrowRecords: one partition's fetched records, as Arrow record batches.
 
-It replaces the fetcher's ``PartitionRecords``. The fetcher still decides what is fetched, what may
-be handed out and where the positions are. Decodes with ``fetch/`` and imports Arrow, so it is
-itself imported only by the first ``poll_arrow``.
+It replaces the ``PartitionRecords`` of kafka-python's fetcher, which still decides about fetches,
+hand-outs and positions. It decodes with ``fetch/`` and imports Arrow, so it is itself imported only
+by the first ``poll_arrow``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True)
 class ArrowForm:
-    """What a consumer hands out in place of ``PartitionRecords``, equal for equal fields."""
+    """Makes ``ArrowRecords`` in place of ``PartitionRecords``; equal for equal fields."""
 
     include_headers: bool
     observed: Observed
@@ -88,7 +88,7 @@ class ArrowRecords:
         unbounded = OffsetRange(tp.topic, tp.partition, fetch_offset, _NO_END)
         self._extent = (fetch_offset, -1)
         self._no_extent: CorruptRecordError | None = None
-        # If there is no whole record batch, the fetcher itself reports that after this.
+        # If there is no whole record batch, the fetcher itself reports that later.
         if records.has_next():
             try:
                 self._extent = extent_of(fetched, fetch_offset, unbounded)
@@ -123,7 +123,7 @@ class ArrowRecords:
             try:
                 batch = next(self._batches, None)
             except BaseException:
-                self.drain()  # a failed iterator would look like an exhausted one
+                self.drain()  # a failed iterator would seem exhausted
                 raise
             if batch is not None and (observer := self._observed.by) is not None:
                 observer.decoded(batch.num_rows, time.perf_counter() - began)

@@ -1,9 +1,9 @@
-"""Catching up: which backlog is set aside, who reads it when, and its share of a poll (KIP-333).
+"""Catching up: which backlog is set aside, when it is read, and its share of a poll (KIP-333).
 
-An owner that takes over a backlog begins at the end of the log. What lies between is set aside, as
-gaps, and read next to the live records. If the owner fails before it has caught up, the rest of the
-gaps remains, and the next owner sets aside above them what was written meanwhile. N failures leave
-N gaps; gaps that touch become one.
+An owner that takes over a backlog starts at the end of the log. The backlog is set aside, as gaps,
+and read next to the live records. If the owner fails before it has caught up, the rest of the gaps
+remains, and the next owner sets aside the records written in the meantime above them. N failures
+leave N gaps; gaps that touch become one.
 
 Pure.
 """
@@ -68,16 +68,16 @@ class CatchUpOptions:
     def set_aside(
         self, remaining: Remaining, end: int, old_at: Container[int] = ()
     ) -> Remaining | None:
-        """The gaps to set aside of a partition that begins now, if there is a backlog.
+        """The gaps to set aside of a partition that starts now, if there is a backlog.
 
-        The distance from the first offset of ``remaining``, which the group has not processed, to
-        the ``end`` of the log decides, processed records in between included: live records would
-        wait for those as well. With ``threshold_ms``, ``old_at`` are the ones of `may_be_behind`
+        The distance from the first offset of ``remaining``, the first unprocessed one, to the
+        ``end`` of the log decides, processed records in between included: live records would wait
+        for those as well. With ``threshold_ms``, ``old_at`` are the positions of `may_be_behind`
         whose next record is older.
 
-        The live position is that of the last owner, unless it is a backlog behind the end itself;
-        then the end. None: begin at the committed offset. That is also the answer if something
-        beyond the end is processed, because a transaction is open or the log was truncated.
+        The live position is the last owner's, or the end if that is a backlog behind the end
+        itself. None: start at the committed offset, also if records beyond the end are processed,
+        because a transaction is open or the log was truncated.
         """
         first = remaining.committed()
         if remaining.live > end or not self._is_behind(first, end, old_at):
@@ -87,7 +87,7 @@ class CatchUpOptions:
 
     @staticmethod
     def may_be_behind(remaining: Remaining, end: int) -> list[int]:
-        """The positions that :meth:`set_aside` must know the age of; where the next record is."""
+        """The positions whose next record's age :meth:`set_aside` must know."""
         if remaining.live > end:
             return []
         positions = dict.fromkeys((remaining.committed(), remaining.live))
@@ -100,10 +100,10 @@ class CatchUpOptions:
 
 
 class Places:
-    """Which of the partitions with gaps are read now: as many at a time as memory allows.
+    """Chooses the partitions whose gaps are read now: as many at a time as memory allows.
 
-    A partition keeps its place until it has nothing left to be read, or stands back. Then the next
-    one gets the place.
+    A partition keeps its place until it has nothing left to read or stands back. Then the next one
+    gets the place.
     """
 
     def __init__(self, places: int) -> None:
@@ -125,7 +125,7 @@ class Places:
         return list(self._taken)
 
     def stand_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """These cannot be read further for now: others that wait are read first."""
+        """These partitions cannot be read further for now: read waiting ones first."""
         for partition in partitions:
             if partition in self._taken:
                 self._taken.remove(partition)
@@ -137,8 +137,7 @@ def where_to_seek(
 ) -> int | None:
     """Where a reader at this position must seek to read these gaps; None if it can read on.
 
-    It reads on through a processed stretch that is short and can be read; what it finds there is
-    not handed out.
+    It reads through a processed stretch that is short and readable, and drops the records there.
     """
     first = unread[0].start
     short = _READ_THROUGH if read_through else 0
@@ -148,11 +147,10 @@ def where_to_seek(
 
 
 def shares(max_records: int, polls: int) -> tuple[int, int]:
-    """How many live records a poll takes at most, and for how many gap records it leaves room.
+    """The most live records that a poll takes, and the room that it leaves for gap records.
 
-    Live records come first and the gaps get the rest, but at least a quarter: otherwise they would
-    never end while there are always enough live records. If polls take a single record, every
-    fourth is the gaps'.
+    Live records come first and gaps get the rest, but at least a quarter, or they would never end
+    under a steady load of live records. If polls take a single record, every fourth is the gaps'.
     """
     gaps = -(-max_records // 4) if max_records > 1 else int(polls % 4 == 3)
     return max_records - gaps, gaps

@@ -1,4 +1,4 @@
-"""What a consumer's queries to the brokers need beyond kafka-python: commits with their progress.
+"""Queries to the brokers that kafka-python lacks: commits with their progress.
 
 None of them depends on membership.
 """
@@ -45,7 +45,7 @@ def group_commits(
 
 @contextmanager
 def leader_gone() -> Iterator[None]:
-    """Raise a retriable error where kafka-python stumbles over a partition without a leader."""
+    """Raise a retriable error where kafka-python fails on a partition without a leader."""
     try:
         yield
     except KeyError as error:

@@ -1,7 +1,7 @@
 """DeferredRevokeConsumer: a Kafka consumer whose revokes are requested now and completed later.
 
-KIP-983: partitions that stay are read at full speed through the whole rebalance, and those to be
-revoked are processed and committed first, outside any callback::
+KIP-983: partitions that stay are read at full speed through the whole rebalance, and partitions to
+be revoked are processed and committed first, outside any callback::
 
     consumer = DeferredRevokeConsumer("orders", group_id="g", bootstrap_servers=...)
     while True:
@@ -12,7 +12,7 @@ revoked are processed and committed first, outside any callback::
         abort_processing(result.lost)
 
 Three parts do the work: ``Polls`` reads and takes part in the rebalance, ``GroupMembership`` keeps
-the member in the group, and ``HandOuts`` knows what may be committed. Queries about topics and
+the member in the group, and ``HandOuts`` tracks the offsets to commit. Queries about topics and
 offsets go straight to the seam to kafka-python.
 """
 
@@ -94,8 +94,8 @@ _ARROW_POLL_RECORDS = 100_000
 class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     """kafka-python's ``KafkaConsumer`` with KIP-983's deferred revoke.
 
-    Everything of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security
-    settings, iteration, rebalance listeners, which run on the polling thread and may commit).
+    All of ``KafkaConsumer`` works as before (``seek``, ``pause``, ``position``, security settings,
+    iteration, rebalance listeners, which run on the polling thread and may commit).
 
     Parameters
     ----------
@@ -104,24 +104,23 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     group_id : str
         Required.
     group_protocol : {"classic", "consumer", "auto"}
-        The classic protocol with cooperative rebalancing (KIP-429, the default), the consumer
-        group protocol (KIP-848: Apache Kafka 4.0 or later), or the latter where the brokers
-        offer it. ``docs/consumer.md`` compares them.
+        The classic protocol with cooperative rebalancing (KIP-429, the default), the consumer group
+        protocol (KIP-848: Apache Kafka 4.0 or later), or the latter where the brokers offer it.
+        ``docs/consumer.md`` compares them.
     group_remote_assignor : str, optional
         Consumer protocol: the server-side assignor, such as ``"uniform"`` or ``"range"``; by
         default the broker's.
     defer_revoke : bool, default True
         False completes a revoke in the poll that learned of it, as consumers did before.
     revoke_timeout_ms : int, optional
-        How long a revoke may be deferred; then the partitions that are not drained, and only
-        those, are lost. Default and upper bound: ``max_poll_interval_ms``, after which other
-        clients would leave the group altogether.
+        How long a revoke may be deferred; then only the partitions that are not drained are lost.
+        Default and upper bound: ``max_poll_interval_ms``, after which other clients would leave the
+        group altogether.
     parallel_rebalance : {None, "live", "ordered"}
-        KIP-333: if a partition is assigned with a backlog, polls begin at the end of its log, and
-        the backlog is read in parallel. "live" hands out both at once, apart from each other
+        KIP-333: if a partition is assigned with a backlog, polls start at the end of its log, and
+        the backlog is read in parallel. "live" hands out both at once, separately
         (``PollResult.catch_up``). "ordered" hands out the backlog first, which is the KIP's rule.
-        None, the default: polls begin at the committed offset, and live records come after the
-        backlog.
+        None, the default: polls start at the committed offset, and live records follow the backlog.
     enable_parallel_rebalance : bool, default False
         The KIP's own name: True is ``parallel_rebalance="ordered"``.
     catch_up_threshold : int, default 10,000
@@ -130,8 +129,8 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Instead: a backlog is one whose next record is older than this.
     **config
         kafka-python's settings. ``heartbeat_interval_ms`` is 1000 by default, because a hand-over
-        takes about one interval. ``enable_auto_commit`` is refused: it cannot know what is
-        processed.
+        takes about one interval. ``enable_auto_commit`` is refused: it cannot know which records
+        are processed.
 
     Raises
     ------
@@ -215,7 +214,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         name_what_is_unreadable(self)
         leave_to_parent(self, DeferredRevokeConsumer._leave_to_parent)
 
-    if TYPE_CHECKING:  # KafkaConsumer has these, but type checkers do not know it, or not exactly
+    if TYPE_CHECKING:  # KafkaConsumer has these, but untyped or not exactly
 
         def __enter__(self) -> Self: ...
 
@@ -232,7 +231,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Fetch records, as ``KafkaConsumer.poll`` does, and take part in the rebalance.
 
         Returns early, maybe with no records, when a revoke is requested or a partition is lost;
-        ask ``get_to_be_revoked_partitions`` and ``get_lost_partitions`` after each poll.
+        check ``get_to_be_revoked_partitions`` and ``get_lost_partitions`` after each poll.
 
         Parameters
         ----------
@@ -248,7 +247,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
-        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1)."""
+        """Poll for records and news of the rebalance, in one result (KIP-983, variant 1)."""
         self._io.subscription.end_reading_ahead()
         return self._polls.poll(ReadableRecords, timeout_ms, max_records)
 
@@ -261,15 +260,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> PollResult[pa.RecordBatch]:
         """Poll as ``poll_with_rebalance`` does, and get Arrow record batches.
 
-        It makes no object per record, and is therefore many times as fast. It may take turns with
-        the other polls.
+        It makes no object per record, so it is many times as fast. It can alternate with other
+        polls.
 
         Parameters
         ----------
         timeout_ms : float
             How long to wait for records.
         max_records : int
-            The limit for all rows together, whatever ``max_poll_records`` is.
+            The limit for all rows together, instead of ``max_poll_records``.
         include_headers : bool
             Whether to add a column ``headers``.
 
@@ -294,13 +293,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def poll_membership(self) -> PollResult:
         """A poll without records: takes part in the rebalance, never waits and never fetches.
 
-        For applications whose records come another way, such as executors that read offset ranges.
+        For applications that read records by other means, such as executors with offset ranges.
         """
         return self._polls.poll_membership()
 
     @returns_what_it_takes
     def __next__(self) -> ConsumerRecord:
-        """The next record of the library's iterator, which may drop records that a poll brought."""
+        """The library's next record; skips records that were lost or sought past."""
         catching_up = self._catching_up
         self.refuse_iteration_of_two()
         while True:
@@ -318,7 +317,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
                 return record
 
     def refuse_iteration_of_two(self) -> None:
-        """Raise OptionError if live records and those of the gaps have no common order."""
+        """Raise OptionError if live and gap records have no common order."""
         if self._catching_up is not None and not self._catching_up.in_order:
             raise OptionError(
                 "parallel_rebalance",
@@ -329,7 +328,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def wakeup(self) -> None:
         """End the running poll early, or else the next one; any thread may call this.
 
-        As in Java, but the poll does not raise: it returns what it has, maybe no records.
+        As in Java, but the poll does not raise: it returns the records so far, maybe none.
         """
         self._io.subscription.ahead.woken.set()
         self._polls.woken.set()
@@ -340,14 +339,14 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Returns
         -------
         bool
-            False if one of them is no longer owned (lost); the others are delayed all the same.
+            False if one of them is no longer owned (lost); the others are delayed.
         """
         asked = frozenset(checked_partitions("delay_revoke", partitions))
         with self._hand_outs.lock:
             self._ownership.delay(asked)
         return asked <= self.assigned and not self._membership.record.lost_of(asked)
 
-    # -- the member as of its last poll; on any thread, also while a poll runs --------------------
+    # -- the member as of its last poll; on any thread, even during a poll ------------------------
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions assigned now, including those to be revoked.
@@ -364,7 +363,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     @property
     def assigned(self) -> frozenset[TopicPartition]:
-        """As ``assignment``, but not to be changed."""
+        """As ``assignment``, but immutable."""
         return (
             self._ownership.assignment
             if self._io.subscription.subscribed
@@ -380,7 +379,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._ownership.lost
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last poll.
+        """The number of offsets between the position and the end, as of the last poll.
 
         Never asks a broker. The end is the high watermark, or the last stable offset under
         ``read_committed``. Java's ``Consumer#currentLag`` (KIP-695).
@@ -403,7 +402,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether partitions are assigned by the group, and not by ``assign``."""
+        """Whether the group assigns partitions, rather than ``assign``."""
         return self._io.subscription.subscribed
 
     @property
@@ -412,15 +411,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._ownership.generation
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership that owns what polls returned, for ``send_offsets_to_transaction``.
+        """The membership that owns the returned records, for ``send_offsets_to_transaction``.
 
         Call it for each transaction, right before the offsets are sent: partitions that stay are
         owned in the newest generation, and the coordinator refuses older ones.
 
-        After a loss it is the membership that was lost, and the coordinator refuses the
-        transaction: until the next assignment is in force, or, if the membership goes on without
-        some of its partitions, until a poll has reported them as lost. Outside a group (partitions
-        assigned by hand) the generation is -1, and the coordinator refuses nothing.
+        After a loss it is the lost membership, and the coordinator refuses the transaction until
+        the next assignment is in force; or, if only some partitions were lost, until a poll has
+        reported them. Outside a group (manual assignment) the generation is -1, and the coordinator
+        refuses nothing.
         """
         found: ConsumerGroupMetadata = super().group_metadata()
         return found
@@ -432,17 +431,17 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
 
     @property
     def heard_at(self) -> float:
-        """When the last heartbeat that was accepted was sent, monotonic seconds; -inf before."""
+        """The send time of the last accepted heartbeat, monotonic seconds; -inf without one."""
         return self._membership.parts.schedule.heard_at
 
     @property
     def member_id(self) -> str:
-        """The id by which the coordinator knows this member; empty before the first join."""
+        """This member's id at the coordinator; empty before the first join."""
         return self._membership.record.member.member_id
 
     @property
     def session_timeout_ms(self) -> int:
-        """The member is out after this long without a sign of life; the broker's, once known."""
+        """The member is out after this long without a heartbeat; the broker's value, once known."""
         return self._membership.lease.session_timeout_ms
 
     def may_hand_out(self) -> bool:
@@ -462,15 +461,15 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """The id of the assigned topic; None in the classic protocol, which assigns by name."""
         return self._membership.protocol.topic_id_of(partition)
 
-    # -- processed records, and commits: of both kinds, in one order (``offset_commits.py``) ------
+    # -- processed records, and commits of both kinds in one order (``offset_commits.py``) --------
 
     def commit_processed(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Records below these next offsets are processed: commit them in the background.
 
-        Commits are aggregated, in order and one at a time, and go on during joins. The group learns
-        of a completed revoke only once the broker has acknowledged them; ``close`` drains them. Any
-        thread may call this, and also ``assignment``, ``acknowledged``, ``current_lag`` and the
-        lists.
+        Commits are aggregated, sent in order and one at a time, also during joins. A completed
+        revoke is released to the group only once the broker has acknowledged them; ``close`` drains
+        them. Any thread may call this, and also ``assignment``, ``acknowledged``, ``current_lag``
+        and the lists.
 
         Parameters
         ----------
@@ -480,34 +479,33 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         Raises
         ------
         PartitionsLostError
-            This group member does not own one of the partitions (if assigned by hand, use
-            ``commit``), or its log was truncated since and the offset is that of a record that is
-            gone. Nothing of this call is committed.
+            This member does not own one of the partitions (with a manual assignment, use
+            ``commit``), or the offset is of a record truncated in the meantime. Nothing of this
+            call is committed.
         """
         self._hand_outs.commit_processed(checked_offsets("commit_processed", offsets))
 
     def processed(self, partition: TopicPartition, *offsets: int) -> None:
         """The records of a partition at these offsets are processed, in any order.
 
-        Commits, as ``commit_processed`` does, as far as everything that polls handed out is
-        processed: the lowest offset that is not, or the one after the last. For asynchronous
-        workers: any thread may call it, also again for the same record.
+        Commits, as ``commit_processed`` does, the lowest handed out offset that is not processed,
+        or the one after the last. For asynchronous workers: any thread may call it, even again for
+        the same record.
 
         Parameters
         ----------
         partition : TopicPartition
-            Where the records come from.
+            The records' partition.
         *offsets : int
             The records' own offsets (not the next ones).
 
         Raises
         ------
         PartitionsLostError
-            The partition is not owned any more, or is owned anew and these records were handed out
-            before that; a worker cannot know. The present owner delivers them too.
+            The partition is no longer owned, or is owned again but these records were handed out
+            before that. The present owner delivers them too.
         ValueError
-            No poll has handed out one of them. As with the other error, nothing of this call
-            counts.
+            No poll has handed out one of them. With either error, nothing of this call counts.
         """
         partition = checked_partition("processed", partition)
         self._hand_outs.processed(
@@ -515,11 +513,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         )
 
     def commit_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """As ``commit_processed``, but says all that is left to process of each partition.
+        """As ``commit_processed``, but with all unprocessed offsets of each partition.
 
         For applications that read records by other means than polls. The group's offset is the
-        lowest one that is left. The rest travels as the commit's metadata, and is committed again
-        if only that has changed.
+        lowest unprocessed one. The rest is in the commit's metadata, committed again if only they
+        change.
 
         Raises
         ------
@@ -530,30 +528,30 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._hand_outs.commit_remaining(remaining)
 
     def describe_commits(self, describe: Callable[[TopicPartition, int, int, str], str]) -> None:
-        """Let each commit say who made it, as the first part of its metadata.
+        """Let each commit name its author, as the first part of its metadata.
 
         Parameters
         ----------
         describe : callable
-            From a partition, the offset to commit, the most bytes, and what metadata are bound to;
+            Takes a partition, the offset to commit, the most bytes and the metadata's binding;
             called on the I/O thread. See ``Origin.encode``.
         """
         self._hand_outs.describe = describe
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """What ``commit_remaining`` was given last, if the broker has accepted it; else None."""
+        """The last report to ``commit_remaining``, if the broker has accepted it; else None."""
         return self._hand_outs.acknowledged_remaining(partition)
 
     def unprocessed(self) -> frozenset[TopicPartition]:
-        """Owned partitions with records that polls handed out and nobody has ``processed``."""
+        """Owned partitions with records that were handed out and are not ``processed``."""
         return self._hand_outs.unprocessed()
 
     def commit(self, offsets: Any = None, timeout_ms: float | None = None) -> None:
-        """``KafkaConsumer.commit``: what the broker accepts counts as processed.
+        """``KafkaConsumer.commit``: records below accepted offsets count as processed.
 
-        It shares one order with all other commits of this consumer: a background commit from before
-        it is not sent after it, and one from after it only if it is higher. A lower offset than
-        before moves the group back, as in Kafka's own consumers.
+        It shares one order with this consumer's other commits: an earlier background commit is not
+        sent after it, and a later one only if it is higher. A lower offset than before moves the
+        group back, as in Kafka's own consumers.
 
         Raises
         ------
@@ -576,7 +574,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def commit_entries(
         self, offsets: Mapping[TopicPartition, Any], timeout_ms: float | None, everything: bool
     ) -> None:
-        """As ``commit`` of a member; ``everything``: these are all records that were handed out."""
+        """As ``commit`` of a member; ``everything``: the offsets cover all handed out records."""
         by_hand = self._hand_outs.by_hand.enter(offsets, retried=True, everything=everything)
         if timeout_ms is None:
             timeout_ms = self.config["request_timeout_ms"]
@@ -587,11 +585,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             raise
 
     def commit_async(self, offsets: Any = None, callback: Any = None) -> Future:
-        """``KafkaConsumer.commit_async``: what the broker accepts counts as processed.
+        """``KafkaConsumer.commit_async``: records below accepted offsets count as processed.
 
-        It shares one order with all other commits, as ``commit`` does. It is sent once: a failure
-        only reaches the future and the callback. The records then stay ``unprocessed``, so that
-        their revoke can be delayed until another commit.
+        It shares one order with all other commits, as ``commit`` does. It is sent once: only the
+        future and the callback get a failure. The records then stay ``unprocessed``, so that their
+        revoke can be delayed until another commit.
         """
         everything = offsets is None
         if not everything:
@@ -610,10 +608,10 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._io.tell_in_polls(future, offsets, callback)
 
     def forget_commits(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the commits that wait, and let a lower offset be committed next.
+        """Drop the waiting commits, and let a lower offset be committed next.
 
-        For the one case in which a committed position must move back: the records are gone. What
-        was handed out is forgotten; seek to where polls are to go on.
+        For the one case in which a committed position must move back: the records were deleted.
+        Forgets the hand-outs; seek to the offset where polls shall continue.
         """
         self._hand_outs.forget_commits(checked_partitions("forget_commits", partitions))
 
@@ -644,11 +642,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def seek_or_skip(
         self, partition: TopicPartition, offset: int
     ) -> tuple[TopicPartition] | tuple[()]:
-        """Seek; returns what was sought: nothing if the gaps' reader only skips the unreadable."""
+        """Seek; returns the partition, or none if the gaps' reader only skips the unreadable."""
         partition = checked_partition("seek", partition)
         offset = checked_offset("seek", partition, offset)
         if self._catching_up is not None and self._catching_up.skip(partition, offset):
-            return ()  # polls go on where they are
+            return ()  # polls continue where they are
         super().seek(partition, offset)
         self._io.subscription.ahead.forget([partition])
         self._hand_outs.seeks.sought([partition], offset)
@@ -659,7 +657,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self.seek_to_beginning_or_skip(*partitions)
 
     def seek_to_beginning_or_skip(self, *partitions: TopicPartition) -> Collection[TopicPartition]:
-        """Seek; returns what was sought, not where the gaps' reader skips what the log lacks."""
+        """Seek; returns the partitions, except where only the gaps' reader skips to the log."""
         partitions = tuple(checked_partitions("seek_to_beginning", partitions))
         asked = partitions or self._io.subscription.owned()
         if self._catching_up is not None:
@@ -681,7 +679,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         self._hand_outs.seeks.sought(sought, LOG_END)
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """``KafkaConsumer.pause``; a merge by timestamps goes on without them."""
+        """``KafkaConsumer.pause``; a merge by timestamps continues without them."""
         super().pause(*self._assigned_ones("pause", partitions))
         self._io.subscription.ahead.dirty = True
 
@@ -702,7 +700,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         ahead.forget(ahead.buffered() - set(partitions))
 
     def catch_up_lag(self, partition: TopicPartition) -> int:
-        """How many offsets of the set-aside backlog are still to be handed out (KIP-333).
+        """The number of offsets of the set-aside backlog that are not handed out yet (KIP-333).
 
         0 once the partition has caught up. Like ``current_lag``, which is the lag of the live
         records, it asks no broker, counts offsets, and raises IllegalStateError if the partition is
@@ -730,7 +728,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return position
 
     def returned_positions(self) -> dict[TopicPartition, Any]:
-        """Where the application is in each assigned partition: what ``commit()`` commits."""
+        """The application's position in each assigned partition, which ``commit()`` commits."""
         return self._positions() if self.is_subscribed else self._consumed()
 
     # -- subscribing and leaving ------------------------------------------------------------------
@@ -740,12 +738,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> None:
         """``KafkaConsumer.subscribe``; a change makes the member join at once."""
         super().subscribe(topics, pattern, listener)
-        self._membership.on_metadata_update()  # for fewer topics kafka-python asks for no metadata
+        self._membership.on_metadata_update()  # for fewer topics kafka-python requests no metadata
 
     def unsubscribe(self) -> None:
-        """Leave the group and give up every partition, once what is processed is committed.
+        """Commit the processed records, then leave the group and give up every partition.
 
-        Waits for the commits for at most the session timeout; what is left then is delivered again.
+        Waits for the commits for at most the session timeout; uncommitted records are delivered
+        again.
         """
         if self._grouped():
             try:
@@ -754,7 +753,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
             except Exception:
                 log.exception("group %s: unsubscribed without a full drain", self._group_id)
         super().unsubscribe()
-        self._membership.commits.forget_all()  # what another thread added while this one left
+        self._membership.commits.forget_all()  # of other threads, added while this one left
         with self._hand_outs.lock:
             self._hand_outs.forget_all()
             self._ownership.forget_all()
@@ -766,14 +765,14 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """Leave the group at once, and join again with the next poll, which reports the loss.
 
         The same happens after ``max_poll_interval_ms`` without a poll. A static member sends
-        nothing more, and the group gives it up when its session ends.
+        nothing more: it leaves the group when its session ends.
         """
         self._membership.leave_until_polled(reason)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Drain what is processed, leave the group, close the connections.
+        """Commit the processed records, leave the group, close the connections.
 
-        From the end of the drain on, ``processed`` and ``commit_processed`` are refused. In a
+        Once the commits are drained, ``processed`` and ``commit_processed`` are refused. In a
         forked child of the process that made the consumer this does nothing.
 
         Parameters
@@ -781,7 +780,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         autocommit : bool
             A parameter of ``KafkaConsumer.close``; there is no auto-commit here.
         timeout_ms : float, optional
-            The limit for all of that together; default ``request_timeout_ms``.
+            The limit for all steps together; default ``request_timeout_ms``.
         """
         if is_closed(self):
             return
@@ -816,11 +815,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._io.metadata.existing_topics(timeout_ms)
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """The ones of these topics that this client is not allowed to describe; asks now."""
+        """Request metadata and return the topics that this client may not describe."""
         return self._io.metadata.hidden_topics(topics, timeout_ms)
 
     def known_partitions(self, partitions: Collection[TopicPartition]) -> frozenset[TopicPartition]:
-        """The ones of these partitions that the metadata has now."""
+        """The given partitions that are in the present metadata."""
         counts = self._io.metadata.partition_counts({p.topic for p in partitions})
         return frozenset(p for p in partitions if p.partition < counts[p.topic])
 
@@ -830,7 +829,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
-        """As ``topic_ids``, but asks now (KafkaTimeoutError); leaves the metadata as they are."""
+        """As ``topic_ids``, but requests them (KafkaTimeoutError); keeps the metadata as is."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
     def metadata_renewed_ms(self) -> float:
@@ -840,12 +839,12 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
         """Each partition's topic id and leader epoch in the present metadata.
 
-        If either changes, the partition may have become another log.
+        If either changes, the log may be another one.
         """
         return self._io.metadata.leaderships()
 
     def request_metadata(self) -> None:
-        """Ask for new metadata, without waiting for it."""
+        """Request new metadata, without waiting for them."""
         self._io.metadata.refresh()
 
     def committed_offsets(
@@ -871,7 +870,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> dict[TopicPartition, GroupCommit]:
         """As ``committed_remaining``, with the queries that have committed.
 
-        With ``in_order`` the progress beyond the offsets is left out.
+        ``in_order`` leaves out the progress beyond the offsets.
         """
         return group_commits(self._io, partitions, timeout_ms, in_order)
 
@@ -884,14 +883,14 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, Any]:
-        """``KafkaConsumer.offsets_for_times``; leaves the given timestamps as they are."""
+        """``KafkaConsumer.offsets_for_times``; does not change the given timestamps."""
         asked = checked_offsets("offsets_for_times", timestamps, "timestamp")
         return dict(super().offsets_for_times(asked, timeout_ms))
 
     def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        """As ``KafkaConsumer``'s, with a retriable error for a partition without a leader."""
         with leader_gone():
             asked = checked_partitions("beginning_offsets", partitions)
             return dict(super().beginning_offsets(asked, timeout_ms))
@@ -899,7 +898,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def end_offsets(
         self, partitions: Collection[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """As ``KafkaConsumer``'s, with a retriable error for a leader that went away."""
+        """As ``KafkaConsumer``'s, with a retriable error for a partition without a leader."""
         with leader_gone():
             asked = checked_partitions("end_offsets", partitions)
             return dict(super().end_offsets(asked, timeout_ms))
@@ -907,7 +906,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def beginning_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``beginning_offsets``, but asks only once; without partitions that get no answer."""
+        """As ``beginning_offsets``, but asks once; without partitions that get no answer."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -915,7 +914,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def end_offsets_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets``, but asks only once; without partitions that get no answer."""
+        """As ``end_offsets``, but asks once; without partitions that get no answer."""
         return self._io.log_offsets.ask(partitions, OffsetSpec.LATEST, self._isolation, timeout_ms)
 
     def end_offsets_soon(
@@ -929,7 +928,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def high_watermarks_now(
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, int]:
-        """As ``end_offsets_now``, but under any isolation level includes open transactions."""
+        """As ``end_offsets_now``, but includes open transactions under any isolation level."""
         return self._io.log_offsets.ask(
             partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED, timeout_ms
         )
@@ -939,7 +938,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     ) -> dict[TopicPartition, RecordTime | None]:
         """The first readable record of each log from its timestamp on; None if there is none.
 
-        Asks only once; without partitions that get no answer.
+        Asks once; without partitions that get no answer.
         """
         return self._io.log_offsets.first_at(timestamps, self._isolation, timeout_ms)
 
@@ -964,7 +963,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         ends: Mapping[TopicPartition, int],
         timeout_ms: float,
     ) -> dict[TopicPartition, int | None]:
-        """The timestamps of the next readable records; see `next_timestamps`, which asks."""
+        """The timestamps of the next readable records; see `next_timestamps`."""
         found: dict[TopicPartition, int | None] = self._io.loop.run(
             next_timestamps, self, positions, ends, timeout_ms
         )
@@ -977,7 +976,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def partitions_with_leader(
         self, partitions: Collection[TopicPartition]
     ) -> list[TopicPartition]:
-        """The partitions whose leader the metadata knows; a query of others would wait for one."""
+        """The partitions with a leader in the metadata; a query of others would wait for one."""
         return list(self._io.metadata.leaders(partitions))
 
     # -- inside -----------------------------------------------------------------------------------
@@ -997,13 +996,13 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return self._membership
 
     def _standing_of(self, partition: TopicPartition) -> FetchMetadata | None:
-        """Return the metadata behind ``current_lag``; None, too, if it is not assigned."""
+        """The metadata behind ``current_lag``; None, too, if the partition is not assigned."""
         return self._reading.standing_of(partition)
 
     def _assigned_ones(
         self, call: str, partitions: Iterable[TopicPartition]
     ) -> list[TopicPartition]:
-        """The partitions, all of which are assigned; else kafka-python fails halfway."""
+        """Check that all these partitions are assigned; otherwise kafka-python fails halfway."""
         asked, owned = checked_partitions(call, partitions), self._io.subscription.owned()
         for partition in asked:
             if partition not in owned:
@@ -1011,7 +1010,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         return asked
 
     def _positions(self) -> dict[TopicPartition, Any]:
-        """What a commit by hand without offsets commits; without completed revokes."""
+        """The positions of an explicit commit without offsets; without completed revokes."""
         consumed = self._consumed()
         return {p: consumed[p] for p in self.assigned & consumed.keys()}
 
@@ -1046,7 +1045,7 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """In a forked child: refuse to poll and to commit, and close without leaving the group."""
         leave_polling_to_parent(self)
         calls: tuple[tuple[object, tuple[str, ...]], ...] = (
-            (self, ("drain", "refuse_iteration_of_two")),  # __next__ begins with the latter
+            (self, ("drain", "refuse_iteration_of_two")),  # __next__ calls the latter first
             (self._polls, ("poll", "poll_records", "poll_membership")),
         )
         for owner, names in calls:

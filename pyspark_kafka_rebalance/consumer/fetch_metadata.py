@@ -1,8 +1,8 @@
-"""FetchMetadata: where a partition stood when a fetch of it was last answered (KIP-695). Pure.
+"""FetchMetadata: a partition's position and end as of its last fetch response (KIP-695). Pure.
 
-A broker leaves out of an answer whatever has not changed since its last answer to this client
-(KIP-227, incremental fetch sessions). An answer that leaves a partition out is an answer all the
-same: there is nothing new. Most empty answers look like that.
+A broker's answer leaves out the partitions that have not changed since the last one (KIP-227,
+incremental fetch sessions). That is an answer, too: the partition has nothing new. Most empty
+answers are of this kind.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class FetchMetadata:
     Attributes
     ----------
     position : int
-        The next offset that a poll will return, so that records which were fetched but not yet
-        returned lie after it and count as lag.
+        The next offset that a poll will return. Records fetched but not yet returned count as lag.
     lag : int
         ``end_offset - position``; 0 where the end lies before the position (a follower that is
         behind its leader, or a position that the group committed under another isolation level).
@@ -42,7 +41,7 @@ class FetchMetadata:
 
 @dataclass(frozen=True)
 class EndOffset:
-    """Where a partition ended, and when (milliseconds since the epoch) the answer arrived."""
+    """The end of a partition, and when (milliseconds since the epoch) the answer arrived."""
 
     offset: int
     fetched_at_ms: int
@@ -61,9 +60,10 @@ def end_offsets(
 ) -> dict[TopicPartition, int]:
     """The end offset of every partition that a fetch response answers.
 
-    Without partitions whose answer is an error or reports a truncated log. ``asked`` is what the
-    fetch session held when the request was sent. The response is v4 or later, without an error of
-    its own; what the session's previous answers ``told`` still holds for what it leaves out.
+    Without partitions whose answer is an error or reports a truncated log. ``asked`` are the fetch
+    session's partitions when the request was sent. The response is v4 or later, without an error of
+    its own; for partitions that it leaves out, the session's previous answers, ``told``, still
+    hold.
     """
     ends = {partition: told[partition] for partition in asked if partition in told}
     for topic in response.responses:
@@ -84,11 +84,10 @@ def _now_ms() -> int:
 
 
 class EndOffsets:
-    """The end offsets that fetches brought.
+    """Keeps the end offsets of fetch responses until a poll collects them.
 
-    :meth:`answered` runs on the I/O loop, everything else on the thread that polls. The newest end
-    offset of each partition waits until a poll collects it. It only changes what that poll reports,
-    and takes no more memory however many answers arrive in between.
+    :meth:`answered` runs on the I/O loop, all else on the polling thread. Only the newest end
+    offset of each partition is kept, however many answers arrive between polls.
     """
 
     def __init__(self, read_committed: bool, now_ms: Callable[[], int] = _now_ms) -> None:
@@ -102,11 +101,11 @@ class EndOffsets:
 
     def answered(self, node_id: Any, asked: Collection[TopicPartition], response: Any) -> None:
         """A node answered a fetch; called before the consumer can see the records."""
-        if response.error_code:  # the session is gone: the next answer is complete
+        if response.error_code:  # the session has ended: the next answer is complete
             self._told.pop(node_id, None)
             return
         if response.throttle_time_ms and not response.responses:
-            return  # over a quota (KIP-219): the broker did not look
+            return  # over a quota (KIP-219): the broker did not check
         ends = end_offsets(asked, response, self._told.get(node_id, {}), self._read_committed)
         self._told[node_id] = ends
         at = self._now_ms()
@@ -114,7 +113,7 @@ class EndOffsets:
             self._arrived |= {partition: EndOffset(end, at) for partition, end in ends.items()}
 
     def collect(self, owned: Collection[TopicPartition]) -> None:
-        """Take in what arrived; forget partitions that are not owned."""
+        """Take in the new answers; forget partitions that are not owned."""
         for partition in self._latest.keys() - set(owned):
             del self._latest[partition]
         self._fresh.intersection_update(owned)

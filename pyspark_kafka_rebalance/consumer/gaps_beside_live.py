@@ -1,14 +1,14 @@
-"""CatchingUp: how polls read gaps besides the live records while partitions catch up (KIP-333).
+"""CatchingUp: polls read gaps beside the live records while partitions catch up (KIP-333).
 
 The live step comes first, and waits only while no gap records are ready to be handed out. The gaps'
-reader never waits, and its answers end the wait of the live step. A poll that has found live
-records returns them at once, and the next poll reads on in the gaps.
+reader never waits, and its answers end the wait of the live step. A poll with live records returns
+them at once, and the next poll reads the gaps.
 
 Invariants:
- 1. An error in reading a gap is raised by a poll of its own: it never drops live records that a
-    poll has taken.
- 2. What to read is computed anew in each step, from what is unread, owned, not paused and not to be
-    revoked. Nothing of a lost partition is left in here.
+ 1. An error in reading a gap is raised by its own poll: it never drops live records that a poll has
+    taken.
+ 2. Each step computes the ranges to read from the partitions that are unread, owned, not paused and
+    not to be revoked. No state of a lost partition is kept here.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from .progress.gap_hand_outs import GapHandOuts
 
 log = logging.getLogger(__name__)
 
-#: The live step is made this often even if it would find no records: it has other duties too.
+#: The live step runs this often even if it would find no records: it has other duties, too.
 _LIVE_STEP_S = 0.01
 
-#: The thread rests this long after gap records. Polls of gaps never wait, and the I/O loop, which
-#: fetches live records, has to wait 5 ms for the interpreter lock after each system call.
+#: The thread's pause after gap records. Polls of gaps never wait, so the I/O loop, which fetches
+#: live records, would wait 5 ms for the interpreter lock after each system call.
 _REST_S = 0.0003
 
 #: A poll of at most the default number of records hands out at most this many gap records. Python's
@@ -53,10 +53,10 @@ _DEFAULT_RECORDS = KafkaConsumer.DEFAULT_CONFIG["max_poll_records"]
 
 
 class CatchingUp:
-    """The gaps' part in the polls of one consumer; runs on the thread that polls.
+    """Reads gaps in the polls of one consumer; runs on the polling thread.
 
-    ``consumer`` is the live reader, ``config`` what the application gave it. Gaps are read only of
-    partitions that are assigned and not to be revoked.
+    ``consumer`` is the live reader, ``config`` the application's configuration of it. Only gaps of
+    partitions that are assigned and not to be revoked are read.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CatchingUp:
         self._ownership = ownership
         self._live = consumer
         self._live_steps = StepsBeside(consumer)
-        self._beside = False  # whether this poll has gap records besides its live step
+        self._beside = False  # whether this poll reads gaps beside its live step
         self._live_step_at = -math.inf
         self._bell = Bell(consumer)
         self._reader: SecondReader | None = None
@@ -85,7 +85,7 @@ class CatchingUp:
         self._polls = 0
         self._live_share = 0  # how many live records this poll may take
         self._at_once = 0  # and how many gap records
-        self._stood_back = False  # whether the last poll has left the gaps to this one
+        self._stood_back = False  # whether the last poll left the gaps to this one
         # In an iteration: the live reader's positions in partitions whose gap records are returned.
         self._live_at: dict[TopicPartition, OffsetAndMetadata] = {}
         if options.in_order:
@@ -97,9 +97,9 @@ class CatchingUp:
     # -- a poll, step by step ---------------------------------------------------------------------
 
     def begin(self, max_records: int, wait_ms: float) -> tuple[int, float]:
-        """Before the live step: how many records it may take, and how long it may wait.
+        """Before the live step: the records that it may take and the milliseconds that it may wait.
 
-        No record if it is the gaps' turn, or if the step would find nothing to do.
+        0 records if it is the gaps' turn, or if the step would have nothing to do.
         """
         few = max_records <= _DEFAULT_RECORDS and not self.in_order
         self._at_once = _AT_ONCE if few else max_records
@@ -135,7 +135,7 @@ class CatchingUp:
         if not self._reader.has_some():
             if wait_ms > 0:
                 self._bell.hang()
-                if self._reader.has_some():  # arrived since
+                if self._reader.has_some():  # arrived by now
                     wait_ms = 0
             return max_records, wait_ms
         self._beside = True
@@ -149,7 +149,7 @@ class CatchingUp:
     def live_step(
         self, consumer: KafkaConsumer, wait_ms: float, max_records: int, update: bool
     ) -> Any:
-        """The live reader's round of a poll, within what ``begin`` returned."""
+        """The live reader's round of a poll, within the limits that ``begin`` returned."""
         if not self._beside:
             self._live_steps.raise_failure()
             return fetch_step(consumer, wait_ms, max_records, update)
@@ -162,9 +162,9 @@ class CatchingUp:
         update_offsets: bool,
         live: Mapping[TopicPartition, list[Any]],
     ) -> dict[TopicPartition, list[Any]]:
-        """After the live step, hand out the gap records that are ready, besides these live ones.
+        """After the live step, hand out the gap records that are ready, beside these live ones.
 
-        Without ``update_offsets`` they are only looked at; an iteration hands them out one by one.
+        Without ``update_offsets`` they are not handed out: an iteration does that one by one.
         """
         try:
             self._stood_back = not self._stood_back and self._is_live_turn(live)
@@ -192,7 +192,7 @@ class CatchingUp:
             return {}
         for partition, bounds in reader.take_bounds().items():
             self.gaps.trim(partition, *bounds)
-            self._wanted.pop(partition, None)  # and read on in the next step
+            self._wanted.pop(partition, None)  # and continue in the next step
         if form is ReadableRecords:  # other forms do not make an object per record
             max_records = min(max_records, self._at_once)
         try:
@@ -234,7 +234,7 @@ class CatchingUp:
         return {}
 
     def _pass(self, passed: dict[TopicPartition, int]) -> None:
-        """No record is left before these offsets: compacted away, aborted, or a marker."""
+        """No records remain before these offsets: compacted away, aborted, or markers."""
         if self.in_order and self._subscription.ahead.reading:
             self._read_ahead(Read({}, passed))
         else:
@@ -244,7 +244,7 @@ class CatchingUp:
         """Buffer these for a merge; they are handed out when the merge returns them."""
         ahead = self._subscription.ahead
         wanted = {p: within(each, self._wanted.get(p, ())) for p, each in found.records.items()}
-        records = self.gaps.look_at(wanted)  # the live step may have found that they are gone
+        records = self.gaps.look_at(wanted)  # the live step may have found them truncated
         for partition, end in found.passed.items():
             if partition in records or partition in ahead.gaps:
                 ahead.gaps[partition] = end
@@ -253,13 +253,13 @@ class CatchingUp:
         return records
 
     def raise_failure(self) -> None:
-        """Raise the error of the gaps' reader, which will meet it again (invariant 1)."""
+        """Raise the error of the gaps' reader, which will run into it again (invariant 1)."""
         failure, self._failure = self._failure, None
         if failure is not None and not failure[0].isdisjoint(self._wanted):
             raise failure[1]
 
     def _go_back(self, truncated: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Logs were truncated (KIP-320): from there on the live reader reads everything anew."""
+        """Logs were truncated (KIP-320): the live reader reads everything from there on again."""
         for partition, end in truncated.items():
             gaps = self._wanted.get(partition)
             if gaps:
@@ -289,10 +289,10 @@ class CatchingUp:
         return bool(self.gaps.hand_out({partition: [record]}, {partition: record.offset + 1}))
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
+        """Whether a seek to this offset only skips records that the gaps' reader could not read."""
         if not self.gaps.skip(partition, offset):
             return False
-        self._failure = None  # it may be this one; any other is met again
+        self._failure = None  # it may be this one; any other is raised again
         return True
 
     def skip_to_beginning(
@@ -300,7 +300,7 @@ class CatchingUp:
     ) -> frozenset[TopicPartition]:
         """Return and clear the partitions whose gaps a poll found out of the log's range.
 
-        The gaps' reader, not the live one, continues where the log begins, once that is known.
+        The gaps' reader, not the live one, continues at the log's start, once that is known.
         """
         skipped = self.gaps.begin_with_the_log(partitions)
         if skipped and self._reader is not None:
@@ -309,7 +309,7 @@ class CatchingUp:
         return skipped
 
     def close(self) -> None:
-        """Close the gaps' reader: nothing is left to be read, or nobody to read it for."""
+        """Close the gaps' reader: nothing is left to read, or the consumer is closed."""
         reader, self._reader = self._reader, None
         self._wanted, self._failure = {}, None
         if reader is not None:
@@ -317,5 +317,5 @@ class CatchingUp:
 
 
 def records_left(max_records: int, live: Mapping[TopicPartition, list[Any]]) -> int:
-    """How many records of the gaps a poll may add to these live ones."""
+    """The number of gap records that a poll may add to these live ones."""
     return max_records - sum(count(found) for found in live.values())

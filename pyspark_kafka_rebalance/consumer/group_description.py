@@ -19,31 +19,30 @@ from .kafka_python.questions import describe_consumer_group
 
 CLASSIC, CONSUMER = "classic", "consumer"
 
-#: How kafka-python's text of an error begins; it reports nothing else of one group's error.
+#: The start of kafka-python's error text, the only place where it reports a group's error.
 _ERROR_CODE = re.compile(r"\[Error (-?[0-9]+)\] ")
 
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member and what it owns.
+    """A member and its partitions.
 
-    In the classic protocol ``assigned`` is without what the member is about to release; in the
-    consumer protocol ``revoking`` is part of it.
+    In the classic protocol ``assigned`` lacks the partitions that the member is about to release;
+    in the consumer protocol ``revoking`` is part of it.
 
-    A static member keeps the client id with which it first joined, even if another process joins in
-    its place.
+    A static member keeps the client id of its first join, even if another process replaces it.
     """
 
     client_id: str
     assigned: frozenset[TopicPartition] = frozenset()
     instance_id: str | None = None
     member_id: str = ""
-    #: What it is to own; in the classic protocol, what it owns.
+    #: The partitions that it shall own; in the classic protocol, that it owns.
     target: frozenset[TopicPartition] = frozenset()
     epoch: int | None = None  # the member epoch of the consumer protocol
-    host: str = ""  # where its connection comes from
-    #: What it still holds and the group wants back. In the classic protocol, what it claimed when
-    #: it joined and nobody was assigned; only members with a cooperative assignor claim anything.
+    host: str = ""  # the host of its connection
+    #: Partitions that it still holds and the group wants back. In the classic protocol: claimed at
+    #: its join, but assigned to no member; only members with a cooperative assignor claim any.
     revoking: frozenset[TopicPartition] = frozenset()
 
 
@@ -52,7 +51,7 @@ class GroupDescription:
     """A group."""
 
     #: The coordinator's term: Empty, Stable, Dead (there is no such group); classic
-    #: PreparingRebalance and CompletingRebalance, in which it names no assignments; consumer
+    #: PreparingRebalance and CompletingRebalance, in which it reports no assignments; consumer
     #: Assigning and Reconciling.
     state: str
     members: tuple[GroupMember, ...] = ()
@@ -92,10 +91,10 @@ def describe_group(admin: KafkaAdminClient, group_id: str) -> GroupDescription:
 
 
 def _held(member: Any) -> tuple[frozenset[TopicPartition], frozenset[TopicPartition]]:
-    """What a classic member is assigned, and what it claimed when it joined.
+    """A classic member's assignment, and its claims when it joined.
 
-    Nothing while a rebalance is under way, and nothing for groups that are not consumer groups,
-    whose bytes kafka-python does not decode.
+    Empty during a rebalance, and for other than consumer groups, whose bytes kafka-python does not
+    decode.
     """
     return (
         _of_classic(member["member_assignment"], "assigned_partitions"),

@@ -1,13 +1,13 @@
 """MemberRecord: a member's identity at its coordinator, and the events still to be applied.
 
 The I/O loop joins, heartbeats and learns of losses, while another thread polls. The I/O loop never
-applies anything: it records here, as an event, what happens to the assignment, and the consumer's
+applies anything: it records each change of the assignment here, as an event, and the consumer's
 next poll applies it.
 
 Invariants:
  1. Events are taken in the order in which they happened; a loss drops an unapplied assignment.
- 2. A loss invalidates every request in flight. A request begins with ``attempt()``, and ``accept``
-    refuses its answer if a loss, or the member's own leaving, has overtaken it.
+ 2. A loss invalidates every request in flight. A request starts with ``attempt()``, and ``accept``
+    refuses its answer if a loss, or the member's own leave, has overtaken it.
  3. ``handed_out_as`` never belongs to a later membership than the records that polls handed out.
 """
 
@@ -68,7 +68,7 @@ class Lost:
 
 
 class Attempt(NamedTuple):
-    """The token of a request: which member sent it, and in which of its successive memberships."""
+    """The token of a request: the member that sent it, and which of its memberships."""
 
     member: Member
     losses: int
@@ -94,25 +94,25 @@ def refuse_strangers(
 
 
 class MemberRecord:
-    """One member, through all memberships that it begins and ends."""
+    """One member through all its memberships. ``lock`` guards it; any thread reads ``member``."""
 
     def __init__(self, group_id: str, *, id_survives: bool) -> None:
-        #: Protects this record, and the state of a group protocol that changes with it in one step:
-        #: what the protocol has synced or reconciled. Held only for decisions, never during I/O or
-        #: a callback of the application. It nests inside the lock of ``HandOuts``. The lock of
-        #: ``CommitLoop`` nests inside it: a commit is added, and all commits are forgotten, under
-        #: it. Reentrant, so that a protocol can make one step of several calls.
+        #: Guards this record, and the state that a group protocol changes with it in one step, such
+        #: as its synced or reconciled assignment. Held only for decisions, never during I/O or a
+        #: callback of the application. It nests inside the lock of ``HandOuts``, and that of
+        #: ``CommitLoop`` inside it: a commit is added, and all commits are forgotten, under it.
+        #: Reentrant, so that a protocol can combine calls in one step.
         self.lock = threading.RLock()
-        self.failure: Exception | None = None  # what ended the membership for good; raised by polls
-        self.closed = False  # nothing new is started any more
+        self.failure: Exception | None = None  # ended the membership for good; raised by polls
+        self.closed = False  # nothing new may start
         self._group_id = group_id
-        self._id_survives = id_survives  # when the coordinator gives the member up
+        self._id_survives = id_survives  # when the coordinator removes the member
         self._member = Member()
         self._events: list[AssignmentReceived | Lost] = []
         self._former: Member | None = None  # as of a loss, until polls know of it: handed_out_as
         self._unassigned = False  # a membership has ended, and no later assignment is applied
         self._losses = 0  # counts every end of a membership
-        self._departures = 0  # counts the ends that this member wanted
+        self._departures = 0  # counts the ends by this member's own leave
         self._on_end: Callable[[], None] = lambda: None
         self._on_loss: Callable[[], None] = lambda: None
 
@@ -127,18 +127,18 @@ class MemberRecord:
 
     @property
     def handed_out_as(self) -> Member:
-        """The member that owns what polls handed out: for transactions of the application.
+        """The member that owns the handed out records, for transactions of the application.
 
-        The newest generation, as long as nothing is lost: in that one the member still owns what it
-        was assigned in an earlier one. After a loss it is the member as of the loss, which the
-        coordinator refuses: until the next assignment is applied, if the membership has ended, or
-        until a poll has reported the loss, if only some partitions are lost.
+        Its generation is the newest while nothing is lost: in that one the member still owns
+        earlier assignments. After a loss it is the member as of the loss, which the coordinator
+        refuses, until the next assignment is applied, if the membership has ended, or until a poll
+        has reported the loss, if only some partitions are lost.
         """
         with self.lock:
             return self._member if self._former is None else self._former
 
     def assigned_by_hand(self) -> None:
-        """What is handed out from now on belongs to no membership."""
+        """Manual assignment: later hand-outs belong to no membership."""
         with self.lock:
             self._former, self._unassigned = None, False
 
@@ -158,7 +158,7 @@ class MemberRecord:
         return attempt.departures != self._departures
 
     def is_current(self, attempt: Attempt) -> bool:
-        """Whether the member is unchanged since then; otherwise a newer answer is in force."""
+        """Whether the member is still the same; otherwise a newer answer is in force."""
         with self.lock:
             return not self.overtaken(attempt) and attempt.member == self._member
 
@@ -178,7 +178,7 @@ class MemberRecord:
             return True
 
     def become(self, member: Member) -> None:
-        """Change the id or generation; what is owned stays owned."""
+        """Change the id or generation; owned partitions stay owned."""
         with self.lock:
             self._member = member
 
@@ -203,7 +203,7 @@ class MemberRecord:
         self._on_loss()
 
     def depart(self) -> Member:
-        """Forget the membership, because this member ends it; return who the member was."""
+        """Forget the membership, because this member ends it; return the member as it was."""
         with self.lock:
             member = self._member
             self._departures += 1
@@ -221,7 +221,7 @@ class MemberRecord:
     # -- events -----------------------------------------------------------------------------------
 
     def offer(self, event: AssignmentReceived) -> None:
-        """Queue this assignment in place of the ones that are not applied yet."""
+        """Queue this assignment, replacing any that is not applied yet."""
         with self.lock:
             self._events = [e for e in self._events if isinstance(e, Lost)]
             self._events.append(event)
@@ -250,7 +250,7 @@ class MemberRecord:
             return event
 
     def _keep_former(self) -> None:
-        """Remember who the member was at the first loss that polls do not know of."""
+        """Keep the member as of the first loss that polls do not know of."""
         if self._former is None and self._member.joined:
             self._former = self._member
 

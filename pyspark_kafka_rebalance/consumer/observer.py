@@ -1,4 +1,4 @@
-"""ConsumerObserver: callbacks for what happens to a consumer, such as its metrics. None by default.
+"""ConsumerObserver: callbacks for a consumer's events, such as its metrics. None by default.
 
 They are called once per poll, per broker response, per decoded batch and per rebalance event, never
 per record. They must not block the caller, and exceptions that they raise are not caught.
@@ -34,13 +34,13 @@ class ConsumerObserver(Protocol):
         catch_up: Mapping[TopicPartition, list[Any]],
         metadata: Mapping[TopicPartition, FetchMetadata],
     ) -> None:
-        """A poll returns this; polling thread."""
+        """A poll returns these records; polling thread."""
 
     def fetched(self, response: Any) -> None:
         """A broker has answered a fetch; I/O loop."""
 
     def decoded(self, rows: int, took_s: float) -> None:
-        """Record batches have become Arrow's; polling thread."""
+        """Record batches were decoded to Arrow; polling thread."""
 
     def commit_answered(
         self,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kafka.consumer.fetcher import ConsumerRecord
     from typing_extensions import TypeVar
 
-    #: ``PollResult`` alone has records; that of `poll_arrow` has ``pyarrow.RecordBatch``.
+    #: ``PollResult`` alone has records; `poll_arrow`'s has ``pyarrow.RecordBatch``.
     Record = TypeVar("Record", default=ConsumerRecord)
 else:
     from typing import TypeVar
@@ -42,7 +42,7 @@ class PollResult(Generic[Record]):
         those in ``records`` (KIP-695). Never for a partition whose revoke is requested: nothing
         more of it will be read, so its lag would never shrink.
     catch_up : dict of TopicPartition to list, as ``records``
-        With ``parallel_rebalance="live"``, records of the backlog that was there when the partition
+        With ``parallel_rebalance="live"``, records of the backlog that the partition had when it
         was assigned, lowest first; ``records`` has the live ones (KIP-333).
     """
 
@@ -55,7 +55,7 @@ class PollResult(Generic[Record]):
     catch_up: dict[TopicPartition, list[Record]] = field(default_factory=dict)
 
     def in_one(self) -> dict[TopicPartition, list[Record]]:
-        """Both kinds of records together; in a partition, those that are caught up come first."""
+        """Both kinds of records together; in a partition, the backlog's come first."""
         if not self.catch_up:
             return self.records
         partitions = dict.fromkeys([*self.catch_up, *self.records])

@@ -4,10 +4,10 @@
 listener in it. One poll runs at a time, on the polling thread; a wakeup can come from any thread.
 
 Invariants:
- 1. No turn of the rebalance begins before the last one was reported. The next poll reports what a
-    poll that raised or was interrupted did not, and what only an iteration was told.
- 2. A poll with news of the rebalance waits no longer, and reports it; an unreadable record is met
-    again by a later poll.
+ 1. No turn of the rebalance starts before the last one was reported. The next poll reports a turn
+    whose poll raised or was interrupted, or that only an iteration saw.
+ 2. A poll with news of the rebalance reports it without waiting; a later poll raises for an
+    unreadable record.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 class ListenerCalls:
     """Calls to the rebalance listener of ``subscribe``, on the polling thread.
 
-    A turn of the rebalance does not depend on the listener's success: it is carried out to its end.
-    Then the poll raises the listener's first error, as Java's consumer does.
+    A turn of the rebalance is carried out to its end even if the listener raises. Then the poll
+    raises the listener's first error, as Java's consumer does.
     """
 
     def __init__(self, loop: IoLoop, subscription: Subscription, group_id: str) -> None:
@@ -91,14 +91,14 @@ class ListenerCalls:
 class Rebalancing:
     """A poll's part in the rebalance, on the polling thread.
 
-    The membership records events on the I/O loop, ``Ownership`` decides what follows from them, and
-    this class executes those steps: assignment, listener, dropped commits, releases.
+    The membership records events on the I/O loop, ``Ownership`` decides the steps that follow, and
+    this class executes them: assignment, listener, dropped commits, releases.
 
-    In a turn, losses come first, since what is lost cannot be completed. Then come the revokes that
-    are due, and then, over and over while the poll waits, releases, deadlines and the next event.
+    In a turn, losses come first: a lost revoke cannot be completed. Then come the due revokes, and
+    then, repeatedly while the poll waits, releases, deadlines and the next event.
 
-    A poll can be interrupted anywhere. The next one executes what that has left undone, from the
-    start of its step: the listener may be called again for the same partitions.
+    A poll can be interrupted anywhere. The next one executes the unfinished step from its start:
+    the listener may be called again for the same partitions.
 
     ``ownership`` is changed only here, except for delays and when the consumer leaves or closes;
     always under the lock of ``hand_outs``.
@@ -125,15 +125,15 @@ class Rebalancing:
         self.listener = listener
         self._revoke_timeout_ms = revoke_timeout_ms
         self._observed = observed
-        # Taken, and not applied to its end; ``Ownership`` has the steps.
+        # Taken, but not applied to its end; ``Ownership`` has the steps.
         self._event: AssignmentReceived | Lost | None = None
 
     def begin_poll(self) -> None:
-        """Start the membership, if this is the first poll; raise what ended it for good."""
+        """Start the membership in the first poll; raise the error that ended it for good."""
         self._io.poll()
 
     def resume(self) -> None:
-        """Execute what an interrupted poll has left undone; it is to be reported."""
+        """Execute the step that an interrupted poll left unfinished; it is to be reported."""
         if self._event is None and not self._ownership.undone:
             return
         self._ownership.resumed()
@@ -182,7 +182,7 @@ class Rebalancing:
         return step.return_early
 
     def _take_loss(self) -> frozenset[TopicPartition]:
-        """What was lost since the last poll; locked."""
+        """The partitions lost since the last poll; locked."""
         if self.membership.loss_waits():
             event = self._take_event()
             if isinstance(event, Lost):
@@ -196,7 +196,7 @@ class Rebalancing:
             return self.membership.take_event()
 
     def _apply(self, event: AssignmentReceived | Lost) -> Step:
-        """What follows from an event; locked."""
+        """The step that follows from an event; locked."""
         if isinstance(event, Lost):
             return self._ownership.lose(self._lost_by(event))
         now = time.monotonic()
@@ -256,7 +256,7 @@ class Rebalancing:
             self.listener.assigned(step.added)
 
     def _complete(self, step: Step) -> None:
-        """Complete revokes: nothing more is fetched by now, but the listener may still commit."""
+        """Complete revokes: fetching has stopped, but the listener may still commit."""
         if step.revoked:
             self.listener.revoked(step.revoked)
             with self._hand_outs.lock:
@@ -264,7 +264,7 @@ class Rebalancing:
                 self._hand_outs.leave(step.revoked)
 
     def _release_drained(self) -> None:
-        """Release what was given up and has no commit outstanding."""
+        """Release the partitions that were given up and have no outstanding commit."""
         with self._hand_outs.lock:
             releasing = self._ownership.releasing
             outstanding = {p for p in releasing if self.membership.commits.outstanding(p)}
@@ -290,17 +290,17 @@ class Rebalancing:
         return f"rebalance g={self._group_id} {standing}"
 
 
-#: How long poll waits for records at a time before it looks for rebalance events again.
+#: How long a poll waits for records before it checks for rebalance events again.
 _SLICE_MS = 50
 
 
 class Polls:
-    """The polls of one consumer."""
+    """Runs one consumer's polls, on the polling thread; only ``woken`` is for any thread."""
 
     def __init__(
         self, reading: Reading, rebalancing: Rebalancing, ownership: Ownership, observed: Observed
     ) -> None:
-        #: If set, the poll under way ends early, or the next one if none is.
+        #: If set, the current poll ends early, or the next one if none runs.
         self.woken = threading.Event()
         self._reading = reading
         self._rebalancing = rebalancing
@@ -334,7 +334,7 @@ class Polls:
         return self._poll(form, timeout_ms, max_records, update_offsets).in_one()
 
     def poll_membership(self) -> PollResult:
-        """A poll without records, for an application that may or may not be alive."""
+        """A poll without records; does not count as a sign of life of the application."""
         self._rebalancing.membership.pumped()
         if (untold := self._take_untold()) is not None:
             return untold
@@ -345,26 +345,26 @@ class Polls:
         return self._result({}, {})
 
     def told_in_passing(self, was: bool) -> None:
-        """Note whether only an iteration was told of the last turn; its loop may have been left.
+        """Note whether only an iteration saw the last turn; its loop may have been left.
 
         If so, the next poll reports the turn, unless it is the iteration's own.
         """
         self._told_in_passing = was
 
     def forget_all(self) -> None:
-        """Nothing is assigned any more, and nothing is left to report."""
+        """No partition is assigned any longer, and nothing is left to report."""
         self._reported = self._reporting = self._ownership.turn
         self._told_in_passing = False
         self._reading.forget_ends()
 
     def not_returned(self) -> None:
-        """A poll was interrupted, or raised: the next one reports what it has learned."""
+        """A poll was interrupted, or raised: the next one reports its news."""
         self._reporting = self._reported
 
     def _poll_manually_assigned(
         self, timeout_ms: float, max_records: int | None, update_offsets: bool
     ) -> dict[TopicPartition, list[Any]]:
-        """The library's own poll, a slice at a time, as ``_poll`` waits: it knows no wakeup."""
+        """The library's own poll, a slice at a time, as ``_poll`` waits: it has no wakeup."""
         deadline = time.monotonic() + timeout_ms / 1000
         self._end_iteration(update_offsets)
         wait_ms = timeout_ms
@@ -398,10 +398,10 @@ class Polls:
         if (untold := self._take_untold()) is not None:
             return untold
         rebalancing.begin_poll()
-        reading.collect_ends()  # before this poll changes what is owned
+        reading.collect_ends()  # before this poll changes the ownership
         rebalancing.begin_turn()
         while True:
-            rebalancing.membership.polled()  # waiting in a poll means being alive
+            rebalancing.membership.polled()  # the application is alive while it waits in a poll
             return_early = rebalancing.apply_events()
             rebalancing.listener.raise_failure()
             left_ms = 0 if return_early else max(0.0, (deadline - time.monotonic()) * 1000)
@@ -417,7 +417,7 @@ class Polls:
                 return self._result(records, metadata, gaps)
 
     def _end_iteration(self, update_offsets: bool) -> None:
-        """Drop what ``__next__`` has fetched ahead, so that a poll in between returns it.
+        """Drop the records that ``__next__`` fetched ahead, so that a poll in between returns them.
 
         ``__next__`` polls without updating the offsets.
         """
@@ -425,10 +425,10 @@ class Polls:
             self._reading.end_iteration()
 
     def _take_untold(self) -> PollResult[Any] | None:
-        """What the last poll learned and no poll has reported yet; None if nothing.
+        """The news that no poll has reported yet; None if there are none.
 
-        No other turn begins before that is reported: it would complete revokes that nobody could
-        delay.
+        The next turn waits until they are reported: it would complete revokes that the application
+        has not seen.
         """
         self._rebalancing.resume()
         self._reported = self._reporting

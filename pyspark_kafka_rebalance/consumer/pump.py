@@ -1,9 +1,9 @@
-"""Pump: the thread that keeps group members alive while the application does something else.
+"""Pump: the thread that keeps group members alive while the application is busy.
 
     application's thread                       pump thread
       start()                 ──────────►      begin()
       wake()                  ──────────►      tick() → seconds until the next, or None
-      raise_failure()         ◄──────────      what any of them raised
+      raise_failure()         ◄──────────      the error of any of them
       stop(timeout_s)         ──────────►      finish()  unless something was raised
                                                close()   always
 
@@ -14,10 +14,10 @@ Four rules:
     every later :meth:`Pump.raise_failure` raises it: a failure in the background surfaces in the
     application's next call.
  3. A wake-up is never lost: one that comes during a tick makes the next tick follow at once.
- 4. Stopping has a deadline, which ``finish`` and ``close`` can look up (:meth:`Pump.left_s`). The
+ 4. Stopping has a deadline, which ``finish`` and ``close`` can read (:meth:`Pump.left_s`). The
     thread is a daemon: if it hangs beyond the deadline, it does not keep the process alive.
 
-The pump knows nothing of groups: its owner says what a tick is.
+The pump knows nothing of groups: its owner defines a tick.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Pump:
     """One thread; started once, stopped once.
 
     ``tick`` returns the seconds until the next one is due; None: only when woken. ``begin`` may be
-    slow. ``close`` is called whatever happened, and must not raise. ``what`` ends with the pump,
-    for the log: ``group 'orders': the membership``.
+    slow. ``close`` is always called, and must not raise. ``what`` names for the log the thing that
+    ends with the pump: ``group 'orders': the membership``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Pump:
             self._thread.start()
 
     def wake(self) -> None:
-        """Have the next tick follow at once."""
+        """Run the next tick at once."""
         self._wake.set()
 
     def leave(self, timeout_s: float) -> None:
@@ -82,7 +82,7 @@ class Pump:
     def stop(self, timeout_s: float) -> bool:
         """As :meth:`leave`, and wait for the thread; False if it has not ended in time.
 
-        On the pump's own thread there is nothing to wait for: it ends after this call.
+        On the pump's own thread it does not wait: the pump ends after this call.
         """
         self.leave(timeout_s)
         if not self._started or self._thread is threading.current_thread():
@@ -108,7 +108,7 @@ class Pump:
         return max(0.0, self._stop_by - time.monotonic())
 
     def raise_failure(self) -> None:
-        """Raise what ended the pump, if anything did."""
+        """Raise the error that ended the pump, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -126,7 +126,7 @@ class Pump:
             self._close()
 
     def _fail(self, error: BaseException) -> None:
-        # Our own errors say everything but the stack; any other error is a defect.
+        # Our own errors need no stack; any other error is a defect.
         level = logging.DEBUG if isinstance(error, KafkaRebalanceError) else logging.ERROR
         log.log(level, "%s ended", self._what, exc_info=error)
         self._failure = error

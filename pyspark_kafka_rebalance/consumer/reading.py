@@ -1,7 +1,8 @@
-"""Reading: what the polls of one consumer read from, and how far they are.
+"""Reading: the readers of one consumer's polls, and their progress.
 
-There are two readers. The live one is kafka-python's own; the gaps' reader comes beside it while
-partitions catch up (KIP-333). What a step brings is noted as handed out, unless it only looks.
+There are two readers. The live one is kafka-python's; the gaps' reader runs beside it while
+partitions catch up (KIP-333). A step's records are noted as handed out, unless it is an
+iteration's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Records = dict[TopicPartition, list[Any]]
 
 
 class Reading:
-    """The readers of one consumer; on the thread that polls, except for ``answered``.
+    """Reads for one consumer's polls, on the polling thread; only ``answered`` is on the I/O loop.
 
     ``consumer`` is the live reader. ``library_poll`` is the library's own poll: timeout, number of
     records, whether to update the offsets.
@@ -43,7 +44,7 @@ class Reading:
         catching_up: CatchingUp | None = None,
     ) -> None:
         self._consumer = consumer
-        self.library_poll = library_poll  # with its checks; it knows no wakeup
+        self.library_poll = library_poll  # with its checks; it has no wakeup
         self._subscription = subscription
         self._hand_outs = hand_outs
         self._ends = ends
@@ -57,7 +58,7 @@ class Reading:
 
     @property
     def max_poll_records(self) -> int:
-        """The most records of a poll that names no number."""
+        """The most records of a poll without ``max_records``."""
         return int(self._consumer.config["max_poll_records"])
 
     def hand_out_as(self, form: Callable[..., Any]) -> None:
@@ -65,13 +66,13 @@ class Reading:
         hand_out_as(self._consumer, form)
 
     def end_iteration(self) -> None:
-        """Drop what ``__next__`` has fetched ahead, so that a poll in between returns it."""
+        """Drop the records that ``__next__`` fetched ahead; a poll in between returns them."""
         end_iteration(self._consumer)
 
     def is_left_to_library(self, timeout_ms: float) -> bool:
         """Whether the library's own poll handles such a poll, or refuses it.
 
-        It handles those of partitions that are assigned manually.
+        It handles polls under a manual assignment.
         """
         return self.closed or timeout_ms < 0 or not self._subscription.subscribed
 
@@ -83,12 +84,11 @@ class Reading:
         update_offsets: bool,
         has_news: bool,
     ) -> tuple[Records, Records]:
-        """Read live records, and then those of gaps.
+        """Read live records, then gap records.
 
         Returns both, at most ``max_records`` together; all in the former if they have one order.
-        Waits only for live records. Without ``update_offsets`` they are only looked at, and not
-        handed out. A poll that ``has_news`` of the rebalance raises no error in reading: a later
-        poll meets it again.
+        Waits only for live records. Without ``update_offsets`` they are not handed out. A poll that
+        ``has_news`` of the rebalance raises no error in reading: a later poll does.
         """
         number, catching_up = max_records, self._catching_up
         if catching_up is not None:
@@ -122,19 +122,19 @@ class Reading:
         self._ends.answered(node_id, asked, response)
 
     def collect_ends(self) -> None:
-        """Take in the ends that have arrived, of the partitions that are owned now."""
+        """Take in the new ends of the owned partitions."""
         self._ends.collect(self._subscription.owned())
 
     def forget_ends(self) -> None:
-        """Nothing is owned any more."""
+        """No partition is owned any longer."""
         self._ends.collect(())
 
     def fresh_metadata(
         self, records: Collection[TopicPartition], gated: frozenset[TopicPartition]
     ) -> dict[TopicPartition, FetchMetadata]:
-        """The metadata of the fetch responses since the last poll, as of where this poll ends.
+        """The metadata of the fetch responses since the last poll, as of this poll's end positions.
 
-        Also of the partitions of its records, and without those that are being revoked.
+        Includes the partitions of its records; excludes partitions being revoked.
         """
         self.collect_ends()
         told = self._ends.take_fresh().union(records) - gated

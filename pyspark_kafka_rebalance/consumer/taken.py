@@ -1,16 +1,16 @@
-"""Taken: what a poll has taken, until the application has it.
+"""Taken: the records that a poll has taken, until the application has them.
 
-A poll can end anywhere: by Ctrl-C, or by any exception that a signal handler raises. Then nothing
-of what it took was handed out, and the next poll brings it. So a poll changes nothing that counts
-as handed out. It notes what is to change, and the last thing it does before it returns is to set
-``returned``. The next call of any kind carries the notes out.
+A poll can end anywhere: by Ctrl-C, or any exception of a signal handler. Then none of its records
+were handed out, and the next poll returns them. So a poll only notes its changes of the hand-outs,
+and sets ``returned`` last, right before it returns. The next call of any kind carries the notes
+out.
 
 Invariants:
  1. A partition's position is kept here before the poll moves it. Until the poll has returned, this
-    is where the application is: for ``position``, for commits, and for the next poll.
- 2. Notes are carried out in order, once the poll has returned, and each is removed after that. To
-    carry out a note twice is the same as once: that, too, may be interrupted.
- 3. What is forgotten of a partition (a loss, a revoke, a seek) is forgotten here too.
+    is the application's position, for ``position``, commits, and the next poll.
+ 2. Notes are carried out in order, once the poll has returned, and each is removed afterwards.
+    Notes are idempotent, because this, too, may be interrupted.
+ 3. A partition that is forgotten (a loss, a revoke, a seek) is forgotten here, too.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-#: What is to be done for a partition once the poll has returned.
+#: A change for a partition, to be made once the poll has returned.
 Note = tuple[TopicPartition, Callable[[], None]]
 
 
 class Taken:
-    """What one poll has taken."""
+    """One poll's notes, and the positions before it."""
 
     __slots__ = ("_noted", "notes", "positions", "returned")
 
     def __init__(self, returned: bool = False) -> None:
-        #: Whether the application has it. Set by the thread that polls; the rest needs the lock of
-        #: ``HandOuts``, except that this thread also adds positions.
+        #: Whether the application has the records. Set by the polling thread, which also adds
+        #: positions; all else needs the lock of ``HandOuts``.
         self.returned = returned
-        #: Where the application was when the poll began, in the partitions that it has moved.
+        #: The application's positions at the start of the poll, in the partitions that it has
+        #: moved.
         self.positions: dict[TopicPartition, OffsetAndMetadata] = {}
         self.notes: deque[Note] = deque()
         self._noted: set[TopicPartition] = set()
 
     def position(self, partition: TopicPartition) -> OffsetAndMetadata | None:
-        """Where the application is, if the poll has gone further and not returned."""
+        """The application's position, if the poll has moved it and not returned."""
         return None if self.returned else self.positions.get(partition)
 
     def note(self, partition: TopicPartition, returned: Callable[[], None]) -> None:
-        """Carry this out once the poll has returned; locked."""
+        """Make this change once the poll has returned; locked."""
         self.notes.append((partition, returned))
         self._noted.add(partition)
 
     def carry_out(self) -> None:
-        """Change what the hand-out changes, once the poll has returned; locked."""
+        """Make the noted changes if the poll has returned; locked."""
         while self.returned and self.notes:
             self.notes[0][1]()
             self.notes.popleft()
@@ -82,10 +83,10 @@ class _TakesBack(Protocol):
 def returns_what_it_takes(
     poll: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
-    """Make a poll return what it has taken, or take nothing, whatever ends it.
+    """Make a poll either return the records that it takes or take none, however it ends.
 
-    Python itself may raise an exception after the last statement here, before the caller has
-    assigned the result: then that is lost to the caller, as that of any function is.
+    Python may raise an exception after the last statement here, before the caller has assigned the
+    result: then the caller loses it, as with any function.
     """
 
     @wraps(poll)
@@ -99,7 +100,7 @@ def returns_what_it_takes(
         except BaseException as error:
             taken.returned = False
             hand_outs.take_back()
-            # Python's Condition, interrupted as its wait ends, hides what the handler has raised.
+            # Python's Condition, interrupted as its wait ends, hides the handler's exception.
             if str(error) == "release unlocked lock" and error.__context__ is not None:
                 raise error.__context__ from None
             raise

@@ -2,8 +2,8 @@
 
 ``observe(client)`` and ``metrics_listener()`` turn them on. Only these import OpenTelemetry, which
 the extra ``otel`` installs. ``catalogue.py`` lists the instruments. ``member_events.py``,
-``waiting.py`` and ``query_events.py`` decide what each event adds to which instrument; they are
-pure. Only ``instruments.py`` uses OpenTelemetry.
+``waiting.py`` and ``query_events.py`` decide which event adds how much to which instrument; they
+are pure. Only ``instruments.py`` uses OpenTelemetry.
 """
 
 from __future__ import annotations

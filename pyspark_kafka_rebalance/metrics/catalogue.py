@@ -1,7 +1,7 @@
 """The instruments: their names, units and meanings; pure. docs/observability.md shows this list.
 
 Names and attributes follow OpenTelemetry's semantic conventions for messaging (``messaging.…``)
-where these have one; all others begin with ``kafka_rebalance.…``. Units are UCUM's.
+where these have one; all others start with ``kafka_rebalance.…``. Units are UCUM's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Instrument:
-    """One instrument."""
+    """One instrument; ``ALL`` lists them."""
 
     name: str
     kind: Kind
@@ -184,5 +184,5 @@ def of_member(group_id: str, client_id: str) -> Attributes:
 
 
 def of_partition(whose: Attributes, topic: str, partition: int) -> Attributes:
-    """The attributes of a partition's metrics: those of its client or query, and its name."""
+    """The attributes of a partition's metrics: its client's or query's, and its name."""
     return {**whose, TOPIC: topic, PARTITION: str(partition)}

@@ -102,7 +102,7 @@ class Instruments:
 class Totals:
     """Values by instrument and attributes; pure.
 
-    Members with the same client id cannot be told apart. Their counts and sums are added up; for
+    Members with the same client id cannot be distinguished. Their counts and sums are added up; for
     gauges the largest value is shown.
     """
 
@@ -151,10 +151,10 @@ def instruments_of(meter_provider: MeterProvider | None) -> Instruments:
     with _making:
         present = get_meter_provider()
         named = present if meter_provider is None else meter_provider
-        if named in _made:  # also if it has become the global one since
+        if named in _made:  # even if it has become the global one by now
             return _made[named]
         if named is present:
-            # Before a global provider is set, its meters are proxies for those of the one to come.
+            # Before a global provider is set, its meters are proxies for the later one's.
             if not _of_default:
                 _of_default.append(Instruments(get_meter(_SCOPE, __version__)))
             return _of_default[0]

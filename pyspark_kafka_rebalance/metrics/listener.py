@@ -1,7 +1,7 @@
 """metrics_listener(): OpenTelemetry metrics of Spark queries, from the progress they report.
 
 Spark runs a query's planner, which owns the partitions, in a separate process, where the driver's
-OpenTelemetry is not configured. What the planner knows reaches the driver with the progress.
+OpenTelemetry is not configured. The planner's data reach the driver with the progress.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ def _kept_progress(session: SparkSession | None, run_id: str) -> Mapping[str, An
 
 
 class MeasuredRuns:
-    """The running queries, by run id."""
+    """Keeps the events of the running queries, by run id, under one lock."""
 
     def __init__(self, instruments: Instruments) -> None:
         self._instruments = instruments
-        self._lock = threading.Lock()  # the listener's thread writes what a collection reads
+        self._lock = threading.Lock()  # the listener's thread writes, collections read
         self._runs: dict[str, QueryEvents] = {}
         self._newer: set[str] = set()
         instruments.include(self)
@@ -126,7 +126,7 @@ class MeasuredRuns:
         if progress is not None and not any(s.get("numInputRows") for s in progress["sources"]):
             self.progressed(progress)
             return
-        # That of a later batch comes as an event of its own.
+        # A later batch's progress comes as its own event.
         with self._lock:
             if run_id in self._runs:
                 self._runs[run_id].reported(time.time())

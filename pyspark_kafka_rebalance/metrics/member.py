@@ -1,7 +1,7 @@
 """MemberObservation: the metrics of a consumer or of a producer group's member.
 
-Events arrive on the polling thread or on the I/O loop; a collection reads the current state on a
-thread of its own. Only one thread adds to each dictionary here; others copy it or look up one key.
+Events arrive on the polling thread or on the I/O loop; a collection reads the current state on its
+own thread. Only one thread adds to each dictionary here; others copy it or read one key.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MemberObservation:
         self, added: Collection[TopicPartition], gated: Collection[TopicPartition]
     ) -> None:
         """Called on the polling thread."""
-        for p in added:  # others have owned it meanwhile and moved on
+        for p in added:  # another member may have owned it and moved on
             self._last.pop(p, None)
             self._committed_at.pop(p, None)
         self._instruments.push(*self._events().assigned(added, gated, time.monotonic()))
@@ -127,7 +127,7 @@ class MemberObservation:
                 for p, found in {**records, **catch_up}.items()
                 if p in events.awaiting
             }
-            # The metadata cover the live records alone; those of a gap may come first or follow.
+            # The metadata cover the live records alone; a gap's may come first or follow.
             member = self._member()
             if member is not None and member._catching_up is not None:
                 lag = member._hand_outs.gaps.lag

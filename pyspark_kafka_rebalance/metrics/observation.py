@@ -71,7 +71,7 @@ def observe(
     Parameters
     ----------
     client : DeferredRevokeConsumer, ProducerGroup, or one of their asyncio faces
-        What to measure. It is not kept alive.
+        The client to measure. It is not kept alive.
     meter_provider : opentelemetry.metrics.MeterProvider, optional
         Default: the global one, which may be set later.
 

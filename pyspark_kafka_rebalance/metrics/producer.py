@@ -72,7 +72,7 @@ class ProducerObservation:
 def transaction_ended(
     attributes: Attributes, outcome: Outcome, records: int, took_s: float, commit_s: float | None
 ) -> Iterable[Measured]:
-    """Return what a transaction adds when it ends; pure."""
+    """Return the values that a transaction adds when it ends; pure."""
     failed = {} if outcome is Outcome.COMMITTED else {catalogue.ERROR: outcome.value}
     if records:
         yield Measured(

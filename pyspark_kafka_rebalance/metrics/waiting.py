@@ -2,8 +2,8 @@
 
 The timestamp of an unread record is not known. But the record arrived after any time at which the
 log ended at or below its offset, and after the record before it. The later of the two bounds how
-long it has been waiting. Clocks may run ahead, so neither counts as later than the first look at
-an end beyond the record: by then it was there.
+long it has been waiting. Clocks may run ahead, so neither counts as later than the first time at
+which the log's end was seen beyond the record: by then it was there.
 """
 
 from __future__ import annotations

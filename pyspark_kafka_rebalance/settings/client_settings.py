@@ -5,13 +5,13 @@ has one line below, in one of five tables, and a setting in none of them is unkn
 
 * ``_MAPPED``: it has the same meaning in kafka-python, under another name;
 * ``SECURITY_SETTINGS``: several of them together make up kafka-python's arguments;
-* ``_ONLY``: only this value is accepted, because it describes what happens here anyway;
-* ``_NO_EFFECT``: no value changes what is read, or how a login is checked. Says why;
-* ``_REFUSED``: users who set it rely on an effect it does not have here. Says why, and what to use.
+* ``_ONLY``: only this value is accepted, because it describes the behaviour here anyway;
+* ``_NO_EFFECT``: no value changes the records read, or how a login is checked. With the reason;
+* ``_REFUSED``: users who set it rely on an effect it lacks here. With the reason and a substitute.
 
-Nothing is ignored silently: :attr:`ClientSettings.without_effect` names what has no effect, for one
-warning. An unknown setting has none either, as with Java's client, unless it is a misspelt one, or
-about a login.
+Nothing is ignored silently: :attr:`ClientSettings.without_effect` names the settings without
+effect, for one warning. An unknown setting has none either, as with Java's client, unless it is
+misspelt or about a login.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ClientSettings:
     client: Mapping[str, Any] = field(repr=False)
     #: Only for ``KafkaConsumer``, in addition to ``client``; no key is in both.
     consumer: Mapping[str, Any] = field(repr=False)
-    #: For the executors' fetches; only what is given, as the fetcher has its own defaults.
+    #: For the executors' fetches; only given settings, as the fetcher has its own defaults.
     fetch: Mapping[str, Any] = field(repr=False)
     group_id: str | None  # ``kafka.group.id``
     #: Given settings that change nothing here, each with the reason.
@@ -176,7 +176,7 @@ _ONLY = {
     "sasl.oauthbearer.header.urlencode": ("false", "client id and secret are sent as they are"),
 }
 
-#: Java's name, and what happens here whatever the value.
+#: Java's name, and the behaviour here for any value.
 _ALWAYS = {
     "enable.metrics.push": ("false", "client metrics are not pushed to the broker"),
     "partition.assignment.strategy": (
@@ -221,7 +221,7 @@ _NO_EFFECT = {
     "share.acquire.mode": _SHARE,
     "socket.connection.setup.timeout.max.ms": _TIMEOUTS,
     "socket.connection.setup.timeout.ms": _TIMEOUTS,
-    # Security: what only says how Java does the same.
+    # Security: settings of Java's implementation alone.
     "ssl.keymanager.algorithm": _NO_ARGUMENT,
     "ssl.secure.random.implementation": "OpenSSL has its own",
     "ssl.trustmanager.algorithm": _NO_ARGUMENT,
@@ -306,7 +306,7 @@ PRODUCER_SETTINGS = frozenset(
     }
 )
 
-#: Settings of brokers, which say nothing of how a client logs in.
+#: Settings of brokers, which do not concern a client's login.
 _OF_BROKERS = frozenset(
     {
         *("sasl.enabled.mechanisms", "sasl.mechanism.inter.broker.protocol", "ssl.client.auth"),
@@ -314,7 +314,7 @@ _OF_BROKERS = frozenset(
     }
 )
 
-#: What librdkafka and kafka-python call it, and what Java's client does.
+#: Other clients' settings, each with Java's equivalent.
 _OF_OTHER_CLIENTS = {
     "sasl.username": 'write it as username="…" in kafka.sasl.jaas.config',
     "sasl.password": 'write it as password="…" in kafka.sasl.jaas.config',
@@ -360,8 +360,8 @@ def map_client_settings(settings: Mapping[str, str]) -> ClientSettings:
     """Translate and check client settings, without any network access.
 
     They have Java's names in lower case, without Spark's ``kafka.`` in front. Raises OptionError if
-    one is misspelt (what is meant is named), refused or out of range, or contradicts another one.
-    All that is wrong comes in one error.
+    one is misspelt (the error names the intended one), refused or out of range, or contradicts
+    another one. One error has all problems.
     """
     problems = Problems()
     without_effect = {}
@@ -451,7 +451,7 @@ def _socket_options(settings: Mapping[str, str]) -> dict[str, Any]:
     sized = [(socket.SOL_SOCKET, option, size) for option, size in given.items() if size >= 0]
     if not sized:
         return {}
-    # What kafka-python sets by default; ours would replace it.
+    # kafka-python's defaults, which ours would replace.
     usual = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),

@@ -19,7 +19,7 @@ def parse_jaas(text: str, form: str) -> tuple[str, dict[str, str]]:
     """Parse one entry, ``Module flag key=value …;``, quoting as Java's StreamTokenizer.
 
     Returns the login module and its options. Raises OptionError if it is not one such entry;
-    ``form`` says there what it should look like.
+    ``form`` describes the expected form in it.
     """
     tokens, marks = _tokens(text.rstrip(), form)
     if ";" not in {token for token, mark in zip(tokens, marks, strict=True) if mark}:

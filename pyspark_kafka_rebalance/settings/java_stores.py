@@ -17,7 +17,7 @@ NEEDS_PYJKS = (
 
 
 def certificates(content: bytes, password: str | None) -> str:
-    """Return what a store trusts, in PEM: certificates, and that of each key, as Java does.
+    """Return a store's trusted certificates in PEM, each key's included, as Java does.
 
     Raises ImportError if pyjks is not installed, and ValueError if the password is wrong, or there
     is no certificate.

@@ -42,7 +42,7 @@ class KeyStore:
     """A key store or a trust store, as the settings describe it."""
 
     setting: Literal["ssl.keystore", "ssl.truststore"]  # named in errors
-    #: Java's reader of JKS, its default, takes PKCS12 as well; the file tells which it is.
+    #: Java's reader of JKS, its default, takes PKCS12 as well: the file's content decides.
     kind: StoreKind
     location: str | None  # the store's file; None with ``pem``
     pem: str = field(default="", repr=False)  # PEM text given in the settings themselves
@@ -166,12 +166,12 @@ class _ClosedWhenRefused(ssl.SSLSocket):
 
 @dataclass(frozen=True, slots=True)
 class TlsContext:
-    """Stands in for kafka-python's ``ssl.SSLContext``; built from stores for each connection.
+    """Replaces kafka-python's ``ssl.SSLContext``; built from stores for each connection.
 
     Unlike an ``ssl.SSLContext`` it can be pickled.
     """
 
-    #: None: what this machine trusts (OpenSSL's default; Java's is its ``cacerts``).
+    #: None: this machine's trusted certificates (OpenSSL's default; Java's is its ``cacerts``).
     truststore: KeyStore | None
     keystore: KeyStore | None  # None: this client presents no certificate
     #: Whether a broker's certificate must be for the host name that is connected to.
@@ -189,7 +189,7 @@ class TlsContext:
         if self.truststore is None:
             context.load_default_certs()
         else:
-            # As in Java: what a trust store holds is trusted, whether it is a root or not.
+            # As in Java: a trust store's certificates are trusted, whether they are roots or not.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
             self.truststore.trust_in(context)
         if self.keystore is not None:
@@ -208,7 +208,8 @@ def pem_blocks(text: str) -> list[tuple[str, str]]:
     """Return the blocks of PEM text from a setting, each with its label, such as "CERTIFICATE".
 
     They get the line breaks that a single line lacks: Java reads any white space as a line break,
-    because properties are often one line; OpenSSL does not. Raises ValueError for what is not PEM.
+    because properties are often one line; OpenSSL does not. Raises ValueError for text that is not
+    PEM.
     """
     blocks = []
     for match in _PEM_BLOCK.finditer(text):

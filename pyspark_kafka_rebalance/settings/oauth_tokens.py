@@ -121,7 +121,7 @@ class ClientCredentialsTokens(AbstractTokenProvider):  # type: ignore[misc]
 
     def _refused(self, status: int, answer: bytes) -> Exception:
         text = f"the token endpoint {self._url} answers client {self._client_id!r} with {status}"
-        # RFC 6749, section 5.2; the description is free text, and may repeat what it was sent.
+        # RFC 6749, section 5.2; the description is free text, and may repeat the request.
         code = _json_object(answer).get("error")
         if isinstance(code, str) and self._client_secret not in code:
             text += f" ({code[:100]})"

@@ -31,7 +31,7 @@ class Problems:
         self._found += [problem for problem in error.problems if str(problem) not in said]
 
     def of(self, parse: Callable[[], _Value], default: _Value) -> _Value:
-        """Return what ``parse`` returns; the default if it raises, which is a problem then."""
+        """Return the result of ``parse``; if it raises, note the problem and return the default."""
         try:
             return parse()
         except OptionError as error:

@@ -10,7 +10,7 @@ from ..errors import OptionError
 _BLANKS = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
-#: A name, in which any character may be escaped; what separates it; the value.
+#: A name, in which any character may be escaped; a separator; the value.
 _SETTING = re.compile(r"((?:\\.|[^\\=: \t\f])+)[ \t\f]*(?:[=:]|(?<=[ \t\f]))(.*)", re.DOTALL)
 _ESCAPED = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 
@@ -28,7 +28,7 @@ def decode_properties(content: bytes, option: str) -> dict[str, str]:
 def read_properties(lines: Iterable[str], option: str) -> dict[str, str]:
     """Return the settings in a file's lines; the last one wins if a name is repeated.
 
-    Blanks around a value are dropped, as Kafka does with what it reads.
+    Blanks around a value are dropped, as in Kafka.
 
     Raises OptionError if a line is neither a setting nor a comment. Java takes a line with only a
     name as a setting without a value; in any file for Kafka that is a mistake.

@@ -1,8 +1,9 @@
 """Java's SASL and TLS client settings, translated to kafka-python's.
 
 Java keeps credentials in a JAAS line and certificates in key stores; kafka-python takes a user and
-a password, an object that gets tokens, and an ``ssl.SSLContext``. Only what means the same on both
-sides is mapped; the rest is refused, with what to use instead. No error message carries a secret.
+a password, an object that gets tokens, and an ``ssl.SSLContext``. Only settings with the same
+meaning on both sides are mapped; the rest is refused, with a substitute. No error message carries a
+secret.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MECHANISMS = " or ".join(LOGIN_MODULES)
 _INSTEAD = (
     f"log in with {_MECHANISMS}, or by a certificate (kafka.security.protocol=SSL with a key store)"
 )
-#: Logins that Java's client can have, and this one cannot yet, with what to use instead.
+#: Logins that Java's client supports and this one does not yet, with a substitute.
 _NOT_YET = {
     "GSSAPI": f"Kerberos is not supported yet: {_INSTEAD}",
     "AWS_MSK_IAM": (
@@ -130,9 +131,9 @@ def unsupported_login(settings: Mapping[str, str]) -> OptionError | None:
 def map_security(settings: Mapping[str, str]) -> dict[str, Any]:
     """Translate the security settings.
 
-    They have Java's names, without Spark's ``kafka.`` in front. Returns only those of
-    kafka-python's arguments that follow from what is given. Raises OptionError if kafka-python
-    would not honour a value or a combination.
+    They have Java's names, without Spark's ``kafka.`` in front. Returns only the arguments of
+    kafka-python that follow from given settings. Raises OptionError if kafka-python would not
+    honour a value or a combination.
     """
     protocol = parse_value(
         "kafka.security.protocol", settings.get("security.protocol", "PLAINTEXT"), _PROTOCOLS
@@ -324,7 +325,7 @@ def _store(
 
 
 def _pem(name: str, settings: Mapping[str, str]) -> str:
-    """Return what a setting's PEM text is for, as Java does: its one key, or its certificates."""
+    """Return the part of a setting's PEM text that Java uses: its one key, or its certificates."""
     what = "PRIVATE KEY" if name == _KEY else "CERTIFICATE"
     try:
         blocks = pem_blocks(settings[name])

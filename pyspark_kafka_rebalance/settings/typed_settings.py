@@ -1,8 +1,7 @@
 """The settings of the Python clients, each with its type. For type checkers and IDEs; pure.
 
 The clients' keyword arguments have these types. At run time they are plain dicts: nothing here
-checks a value. ``tests/unit/test_typed_settings.py`` compares the names with those that the clients
-accept.
+checks a value. ``tests/unit/test_typed_settings.py`` compares the names with the clients'.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class KafkaConsumerSettings(_OfEveryMember, total=False):
 
 
 class ConsumerSettings(KafkaConsumerSettings, total=False):
-    """All settings of a ``DeferredRevokeConsumer``: kafka-python's, and those of this package.
+    """All settings of a ``DeferredRevokeConsumer``: kafka-python's and this package's.
 
     For settings that are kept in one place::
 
@@ -120,7 +119,7 @@ class ConsumerSettings(KafkaConsumerSettings, total=False):
 
 
 class ProducerGroupSettings(_OfEveryMember, total=False):
-    """All settings of a ``ProducerGroup``: kafka-python's, and those of this package.
+    """All settings of a ``ProducerGroup``: kafka-python's and this package's.
 
     Its group and the number of source partitions are arguments.
     """

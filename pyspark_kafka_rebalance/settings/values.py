@@ -1,7 +1,7 @@
 """How the text of one option becomes a value: as Java parses it, with one clear error.
 
-A parser takes the stripped text and raises ``ValueError`` for what it does not accept; the phrase
-next to it says what it accepts.
+A parser takes the stripped text and raises ``ValueError`` if it refuses it; the phrase next to it
+describes the accepted values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A parser and the phrase that says what it accepts."""
+    """A parser and a phrase that describes the accepted values."""
 
     parse: Callable[[str], Any]
     allowed: str
@@ -29,7 +29,7 @@ class ValueType:
 def parse_value(option: str, text: str, value_type: ValueType) -> Any:
     """Parse one option's text, which is not a secret.
 
-    Raises OptionError, which names the option, its value and what is allowed.
+    Raises OptionError, which names the option, its value and the allowed ones.
     """
     try:
         return value_type.parse(text.strip())

@@ -1,4 +1,4 @@
-"""AdminClient: kafka-python's, which reads answers that have more than kafka-python knows.
+"""AdminClient: kafka-python's, but it reads answers with values that kafka-python lacks.
 
 kafka-python turns numbers and words of answers into its enums. A number that is none of them, from
 a newer broker or another server, ends the whole call with a bare ValueError: of the operations that
@@ -31,7 +31,7 @@ require_names(
 
 
 class AdminClient(KafkaAdminClient):  # type: ignore[misc]
-    """Calls and answers are kafka-python's."""
+    """kafka-python's client; unknown operations are left out, other unknown values are UNKNOWN."""
 
     def _process_acl_operations(self, obj: Any) -> Any:
         if (told := obj.get("authorized_operations")) is not None:

@@ -1,8 +1,8 @@
 """The search for a first broker: each bootstrap server has its turn, and its error is kept.
 
-kafka-python picks a server at random each time, and gives it all the time that is left. So one
-server that does not answer, behind a firewall for instance, could fail a client although the others
-do. Here each server has its turn, and a share of the time.
+kafka-python picks a server at random each time, and gives it all remaining time. So one server that
+does not answer, behind a firewall for instance, could fail a client although the others would. Here
+each server has its turn and a share of the time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _ONE_SERVER_S = 3.5
 
 
 class NoBrokerError(kafka_errors.KafkaTimeoutError):  # type: ignore[misc]
-    """No bootstrap server could be used; says for how long, and what each has met last."""
+    """No bootstrap server could be used; names the time spent and each server's last error."""
 
     __str__ = Exception.__str__
 
 
 class Bootstrap:
-    """Bookkeeping of the attempts; without I/O. Used again for each search."""
+    """Tracks the attempts of a search; without I/O. Reused for each search."""
 
     def __init__(self) -> None:
-        self._began_at: float | None = None  # None: no search is under way
+        self._began_at: float | None = None  # None: no search is running
         self._deadline: float | None = None
         self._failed: set[Any] = set()  # node ids, in this round
         self._met: dict[str, BaseException] = {}  # by server
@@ -40,12 +40,12 @@ class Bootstrap:
         self._met.clear()
 
     def end(self) -> None:
-        """End it: no server is left out or given up sooner until the next look."""
+        """End the search: until the next, no server is left out or given up sooner."""
         self._began_at = self._deadline = None
         self._failed.clear()
 
     def left_to_try(self, servers: Sequence[Any]) -> list[Any]:
-        """Return the servers that have not failed in this round; all, if a new round begins."""
+        """Return the servers that have not failed in this round; all, if a new round starts."""
         left = [server for server in servers if server.node_id not in self._failed]
         if not left:
             self._failed.clear()
@@ -60,13 +60,13 @@ class Bootstrap:
         return min(timeout_at, now + max(_ONE_SERVER_S, share_s))
 
     def failed(self, server: Any, error: BaseException) -> None:
-        """Note why an attempt of this look failed."""
+        """Note why an attempt of this search failed."""
         if self._began_at is not None:
             self._failed.add(server.node_id)
             self._met[f"{server.host}:{server.port}"] = error
 
     def error(self, config: Mapping[str, Any]) -> NoBrokerError:
-        """Return the error for the look under way, which has taken all its time."""
+        """Return the error of the current search, which has used up its time."""
         took_s = time.monotonic() - (self._began_at or 0.0)
         met = "; ".join(f"{server}: {_reason(error)}" for server, error in self._met.items())
         return NoBrokerError(

@@ -1,4 +1,4 @@
-"""Forks: what a child process does with the clients of its parent: nothing.
+"""Forks: a child process leaves its parent's clients alone.
 
 A forked child has copies of the parent's clients and none of their threads. It shares the parent's
 sockets and the selector that waits for them. So a call that waits for the I/O thread would wait for
@@ -38,11 +38,11 @@ def refuse(*arguments: object, **named: object) -> NoReturn:
 
 
 def ignore(*arguments: object, **named: object) -> None:
-    """Do nothing, in place of a method that would close what belongs to the parent."""
+    """Do nothing, in place of a method that would close the parent's resources."""
 
 
 class RefusedLock:
-    """In place of a lock that a thread of the parent may have held during the fork."""
+    """Replaces a lock that a thread of the parent may hold: taking it raises."""
 
     def __enter__(self) -> NoReturn:
         refuse()

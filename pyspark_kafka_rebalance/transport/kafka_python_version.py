@@ -11,7 +11,7 @@ SUPPORTED_VERSIONS = ">=3.0.5,<3.1"
 def require_supported_version() -> None:
     """Refuse any other version of kafka-python, before anything that only ours has is imported.
 
-    Raises ImportError, which names the version found and what is supported.
+    Raises ImportError, which names the version found and the supported ones.
     """
     try:
         found: str = import_module("kafka").__version__
@@ -37,7 +37,7 @@ def require_names(used: Mapping[type, Collection[str]]) -> None:
     Raises
     ------
     ImportError
-        Names the version found, what is supported, and every name that is missing.
+        Names the version found, the supported ones, and every missing name.
     """
     missing = [
         f"{owner.__name__}.{name}"

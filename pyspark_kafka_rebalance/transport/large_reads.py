@@ -24,10 +24,10 @@ from .kafka_python_version import require_names
 
 require_names({KafkaConnectionManager: ("_build_transport",), KafkaTCPTransport: ("_sock_recv",)})
 
-#: The beginning of a response is read in pieces of this size, a TLS record's, and copied twice.
+#: The start of a response is read in pieces of this size, a TLS record's, and copied twice.
 _RECEIVE_BYTES = 16 * 1024
 
-#: Wait for this much of a large response before reading on. For what a broker sends at once,
+#: Wait for this much of a large response before reading more: for data that a broker sends at once,
 #: kafka-python's loop costs more than the read itself.
 _PIECE_BYTES = 2 * 1024 * 1024
 
@@ -36,7 +36,7 @@ _WAITS_FOR_PIECES = sys.platform == "linux"
 
 
 def read_in_large_pieces(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on read in large pieces; also TLS."""
+    """Let connections that this manager opens from now on read in large pieces, TLS included."""
     build_transport = manager._build_transport
 
     async def build(*arguments: Any, **named: Any) -> Any:
@@ -59,9 +59,9 @@ class _Frame(KafkaBytes):  # type: ignore[misc]
 
 
 def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
-    """Return what has arrived, and the error if nothing more will; as ``_sock_recv`` does."""
+    """Return the data that have arrived, and the error if no more will; as ``_sock_recv`` does."""
     connected, protocol = transport._sock, transport._protocol
-    if connected is None or protocol is None:  # closed since there was something to read
+    if connected is None or protocol is None:  # closed after it became readable
         return b"", kafka_errors.KafkaConnectionError("the connection is closed")
     parser = protocol.parser
     received = b""
@@ -87,16 +87,16 @@ def _receive(transport: KafkaTCPTransport) -> tuple[bytes, Exception | None]:
                 size = len(data)
                 received += data
             if not size:
-                # First what came before the end: a broker answers a bad login, then closes at once.
+                # First the data before the end: a broker answers a bad login, then closes at once.
                 if received:
                     return received, None
                 return received, kafka_errors.KafkaConnectionError("socket disconnected")
-            # No selector reports what TLS has already decrypted, so take all of it.
+            # No selector reports data that TLS has already decrypted, so take them all.
             if not encrypted:
                 return received, None
     except (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return received, None
     except OSError as error:
-        if received:  # the next call meets it again, or the end
+        if received:  # the next call runs into it again, or into the end
             return received, None
         return received, kafka_errors.KafkaConnectionError(error)

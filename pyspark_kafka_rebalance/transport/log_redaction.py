@@ -1,7 +1,7 @@
 """Keep secrets out of kafka-python's log, where they appear at DEBUG in three ways.
 
-An admin client logs its whole configuration. A connection logs every request, including those that
-carry the password of PLAIN and the token of OAUTHBEARER. The parser logs the same again as bytes.
+An admin client logs its whole configuration. A connection logs every request, including the
+password of PLAIN and the token of OAUTHBEARER. The parser logs the same again as bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Log once a minute what kafka-python logs many times a second.
+"""Log lines once a minute that kafka-python logs many times a second.
 
 While a subscribed topic does not exist, each metadata request, one every ``retry_backoff_ms``, and
 each look-up of the topic's offsets logs the same line.
@@ -13,7 +13,7 @@ from typing import Any
 #: For this long, the same line is not logged again.
 _QUIET_S = 60.0
 
-#: By logger, the beginning of the messages that are repeated.
+#: By logger, the start of the repeated messages.
 _REPEATED = {
     "kafka.cluster": "Topic %s not found in cluster metadata",
     "kafka.consumer.fetcher": "Received unknown topic or partition error in ListOffsets",

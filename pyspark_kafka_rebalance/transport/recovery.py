@@ -48,7 +48,7 @@ def recover_by_bootstrap(manager: KafkaConnectionManager) -> None:
 
 
 class Recovery:
-    """Watches the metadata refreshes of one manager; on its I/O loop."""
+    """Watches one manager's metadata refreshes, on its I/O loop, and starts bootstraps."""
 
     def __init__(self, manager: KafkaConnectionManager) -> None:
         self._manager = manager
@@ -57,7 +57,7 @@ class Recovery:
         self._ask = self._cluster._do_refresh_metadata
         self._failed: set[Any] = set()  # the brokers that have failed since the last refresh
         self._bootstrap: Future | None = None
-        self._logged = False  # of the outage under way
+        self._logged = False  # of the current outage
         self._connect = manager._connect
         self._address_of: WeakKeyDictionary[KafkaConnection, Address] = WeakKeyDictionary()
 
@@ -71,7 +71,7 @@ class Recovery:
     async def refresh(self, node_id: Any = None) -> None:
         """``ClusterMetadata.refresh_metadata``, in place of which it is called."""
         if node_id is not None and self._cluster.is_bootstrap(node_id):
-            # Not with a refresh under way, which waits for a broker that may be down.
+            # Not during a refresh, which waits for a broker that may be down.
             await self._ask(node_id)
             self._answered()
             return
@@ -130,7 +130,7 @@ class Recovery:
     def _connect_anew(self, left: Collection[Address]) -> None:
         """Close the connections to these addresses, and connect to the new ones without a delay.
 
-        kafka-python keeps the coordinators' addresses apart from those of the brokers.
+        kafka-python keeps the coordinators' addresses apart from the brokers'.
         """
         for connection in list(self._manager._conns.values()):
             if self._address_of.get(connection) in left:

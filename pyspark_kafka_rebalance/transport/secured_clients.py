@@ -1,6 +1,6 @@
 """kafka-python's clients, made so that they name a broker's refusal at once and log no secret.
 
-kafka-python retries a refused login until its bootstrap times out, and then does not say why.
+kafka-python retries a refused login until its bootstrap times out, and then does not report why.
 Java's client fails with the first refusal, and so do these. This module touches kafka-python's
 private names, because only here are connections made for both ``fetch/`` and ``consumer/``.
 """
@@ -55,7 +55,7 @@ _SASL_REFUSALS = (
     kafka_errors.IllegalSaslStateError,
 )
 
-#: The I/O thread has nothing to wait for then.
+#: Timeout for ending the I/O thread, which has nothing to wait for then.
 _END_MS = 5_000
 
 #: TLS ended without a verdict: the network, or a broker that stops.
@@ -127,7 +127,7 @@ def _end_if_not_let_in(client: KafkaNetClient) -> None:
 
 
 def prepare_connections(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on name refusals and read fast.
+    """Make connections that this manager opens from now on name refusals and read fast.
 
     If none of its brokers answers any more, it bootstraps again.
     """
@@ -137,11 +137,11 @@ def prepare_connections(manager: KafkaConnectionManager) -> None:
 
 
 def _name_refusals(manager: KafkaConnectionManager) -> None:
-    """Have the connections that this manager opens from now on fail with the first refusal.
+    """Make connections that this manager opens from now on fail with the first refusal.
 
     If a login is refused, requests on the connection end in `LoginRefusedError`, which names broker
-    and mechanism, and so does the bootstrap. A bootstrap tries every server, and names what each
-    has met if it times out. Needs `read_in_large_pieces` as well, which does not drop the broker's
+    and mechanism, and so does the bootstrap. A bootstrap tries every server, and names each one's
+    error if it times out. Needs `read_in_large_pieces` as well, which does not drop the broker's
     answer.
     """
     redact_log()

@@ -1,4 +1,4 @@
-"""AsyncMember: an asyncio application's calls to a group member, apart from polls."""
+"""AsyncMember: an asyncio application's calls to a group member, except polls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .listener_on_loop import on_loop
 class AsyncMember:
     """Queries to a DeferredRevokeConsumer on its thread, and calls that take turns with its polls.
 
-    None of them changes what a poll has brought.
+    None of them changes the records that a poll returned.
     """
 
     _thread: ConsumerThread
@@ -31,7 +31,7 @@ class AsyncMember:
         self._thread.opened().processed(partition, *offsets)
 
     def unprocessed(self) -> frozenset[TopicPartition]:
-        """Owned partitions with records that polls handed out and nobody has ``processed``."""
+        """Owned partitions with records that were handed out and are not ``processed``."""
         return self._thread.opened().unprocessed()
 
     def get_to_be_revoked_partitions(self) -> frozenset[TopicPartition]:
@@ -80,11 +80,11 @@ class AsyncMember:
         return self._thread.opened().acknowledged(partition)
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie between the position and the end, as of the last poll."""
+        """The number of offsets between the position and the end, as of the last poll."""
         return self._thread.opened().current_lag(partition)
 
     def catch_up_lag(self, partition: TopicPartition) -> int:
-        """How many offsets of the set-aside backlog are still to be handed out (KIP-333)."""
+        """The number of offsets of the set-aside backlog that are not handed out yet (KIP-333)."""
         return self._thread.opened().catch_up_lag(partition)
 
     @property
@@ -125,7 +125,7 @@ class AsyncMember:
         await self._thread.in_turn(subscribe, topics, pattern, on_loop(listener))
 
     async def pause(self, *partitions: TopicPartition) -> None:
-        """Stop fetching these; what the consumer's polls have brought is still returned."""
+        """Stop fetching these partitions; records that are already polled are still returned."""
         await self._thread.in_turn(self._thread.opened().pause, *partitions)
 
     async def resume(self, *partitions: TopicPartition) -> None:

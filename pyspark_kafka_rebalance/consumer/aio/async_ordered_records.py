@@ -1,12 +1,12 @@
 """AsyncTimestampOrderedRecords: TimestampOrderedRecords for asyncio, on the consumer's thread.
 
-Polls follow the rules of :class:`AsyncDeferredRevokeConsumer`: the next poll returns what a
-cancelled one brought, no poll begins before the result of the last is returned, and after a seek no
-record is returned that was polled before it.
+Polls follow the rules of :class:`AsyncDeferredRevokeConsumer`: the next poll returns a cancelled
+one's result, no poll starts before the last result is returned, and after a seek no record polled
+before it is returned.
 
 Nothing is kept here. ``async for`` takes one record after the other from the merge's buffers, on
-the event loop itself while the thread is idle. What it has not returned is not handed out, and the
-next poll gets it.
+the event loop itself while the thread is idle. Records that it has not returned are not handed out,
+and the next poll gets them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AsyncTimestampOrderedRecords:
                 consumer.commit_processed({partition: record.offset + 1})
 
     A requested revoke is completed once the last returned record has been through the loop's body.
-    What is buffered and not returned is not handed out; the next poll of any kind gets it.
+    Records that are only buffered are not handed out; the next poll of any kind gets them.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class AsyncTimestampOrderedRecords:
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> OrderedPoll:
         """The next records, or the result of a poll that was cancelled.
 
-        What ``async for`` has learned of a rebalance is reported before anything else happens.
+        Rebalance news that ``async for`` has met are reported first.
 
         Parameters
         ----------

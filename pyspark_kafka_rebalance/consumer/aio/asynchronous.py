@@ -1,18 +1,18 @@
 """AsyncDeferredRevokeConsumer: DeferredRevokeConsumer for asyncio.
 
 It runs a :class:`DeferredRevokeConsumer` on a thread of its own (``consumer_thread.py``). This
-module keeps what the polls brought and knows which of it a seek has made obsolete. All other calls
-only pass through (``async_member.py``).
+module keeps polled records and knows which of them a seek has made obsolete. All other calls only
+pass through (``async_member.py``).
 
 Invariants:
  1. While a poll runs, the event loop itself makes only safe calls that never wait: commits and
     queries of the state.
- 2. What a poll brought is returned exactly once. The next poll returns the result of a cancelled
-    poll, and what an iteration left of one. It is kept in one place, here, however it is polled.
- 3. No poll begins before the result of the last is returned, to its last record. A revoke is
+ 2. A poll's result is returned exactly once. The next poll returns the result of a cancelled poll,
+    and the rest that an iteration left. It is kept in one place, here, for all kinds of polls.
+ 3. No poll starts before the last one's result is returned, to its last record. A revoke is
     therefore never completed before the application had the chance to delay it.
- 4. After a seek no record is returned that was polled before it. Nobody will report such a record
-    as processed: it counts as processed if the seek skipped it, else it is polled again.
+ 4. After a seek no record is returned that was polled before it. The application never reports such
+    a record: it counts as processed if the seek skipped it, else it is polled again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long one poll of ``async for`` waits. Nothing depends on it: whatever cannot wait (records, a
-#: close, a seek) ends a poll early.
+#: How long one poll of ``async for`` waits. Nothing depends on it: records, a close or a seek end a
+#: poll early.
 ITERATION_MS = 10_000
 
 
@@ -77,15 +77,15 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
 
     ``async for`` polls again once every record of the last poll has been through the loop's body.
     Only then is a requested revoke completed. If you process records outside the loop, poll with
-    ``poll_with_rebalance`` and delay the revoke of what is not done. Poll or iterate in one task
-    only.
+    ``poll_with_rebalance`` and delay the revoke of unfinished partitions. Poll or iterate in one
+    task only.
 
     A cancelled poll loses nothing: it is woken and ends on its thread, and the next poll returns
     its result at once, before anything else happens.
 
     Coroutines run in the order of the calls. One that has to wait for another task's poll makes
-    that poll end early. The other methods neither wait nor change what a poll sees; they report the
-    present state, also while a poll runs.
+    that poll end early. The other methods neither wait nor affect a poll; they report the present
+    state, also while a poll runs.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         self._one_poll = asyncio.Lock()
         self._iterated = _Polled(PollResult(), 0)
         self._records: deque[Any] = deque()  # of _iterated, not returned yet by any iteration
-        # What polled_by has returned last, until its caller has returned it.
+        # The last result of polled_by, until its caller has returned it.
         self._returning: _Polled | None = None
 
         # Written by the consumer's thread only.
@@ -128,7 +128,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         Parameters
         ----------
         timeout_ms : float, optional
-            The limit for all of that together; default ``request_timeout_ms``.
+            The limit for all steps together; default ``request_timeout_ms``.
         """
         await asyncio.shield(self._thread.begin_close(timeout_ms))
         polling = self._thread.polling
@@ -148,10 +148,10 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def poll_with_rebalance(
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> PollResult:
-        """Poll for records and for what the rebalance wants, in one result (KIP-983, variant 1).
+        """Poll for records and news of the rebalance, in one result (KIP-983, variant 1).
 
         Records that ``async for`` polled and did not return come first, and so does the result of a
-        cancelled poll: both at once, whatever the arguments.
+        cancelled poll: both at once, regardless of the arguments.
 
         Parameters
         ----------
@@ -221,7 +221,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
             while self._records:
                 record = self._records[0]
                 kept = self.without_sought([record], self._iterated.seeks)
-                del self._records[0]  # last: whatever is raised before leaves it there
+                del self._records[0]  # last: an exception before this leaves it there
                 if kept:
                     return record
             at_once = self._thread.idle and self._thread.polling is None
@@ -247,29 +247,29 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         is_of_it: Callable[[Any], bool],
         without_sought: Callable[[_Polled], Any],
     ) -> Any:
-        """The result of one poll, without what a seek has made obsolete.
+        """The result of one poll, without records that a seek has made obsolete.
 
-        If that was all of it, another poll waits for what is left of the time.
+        If none remain, another poll waits for the rest of the time.
 
-        The poll takes a timeout in milliseconds. ``without_sought`` leaves out what is obsolete.
+        The poll takes a timeout in milliseconds. ``without_sought`` leaves out obsolete records.
         """
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             left_ms = timeout_ms
-            if timeout_ms > 0:  # what is negative is refused by the consumer
+            if timeout_ms > 0:  # the consumer refuses negative ones
                 left_ms = max(0.0, (deadline - time.monotonic()) * 1000)
             polled = await self.polled_by(partial(poll, left_ms), is_of_it)
             result = without_sought(polled)
             if left_ms <= 0 or _tells(result) or not len(polled.result.records):
-                self._returning = None  # last: whatever is raised before leaves it to the next poll
+                self._returning = None  # last: an exception before this leaves it to the next poll
                 return result
             self._returning = None
 
     async def polled_by(self, poll: Callable[[], Any], is_of_it: Callable[[Any], bool]) -> _Polled:
-        """Wait for the running poll, or begin this one; what an iteration left comes first.
+        """Wait for the running poll, or start this one; an iteration's remainder comes first.
 
-        The poll runs on the consumer's thread. ``is_of_it`` says whether a result is one that it
-        could have brought.
+        The poll runs on the consumer's thread. ``is_of_it`` returns whether a result is of this
+        poll's kind.
 
         Raises IllegalStateError if a poll of another kind was cancelled, or was made by an
         iteration, and its records, or the revoke that it reports, are not returned yet.
@@ -321,10 +321,10 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
                     self._returning, self._thread.polling = polled, None
                     return polled
                 self._thread.polling = None
-                consumer._polls.told_in_passing(True)  # the next poll reports what it learned
+                consumer._polls.told_in_passing(True)  # the next poll reports its news
 
     def _refuse_other(self, polled: _Polled) -> None:
-        """Refuse a poll of another kind while there is anything that it cannot return."""
+        """Refuse a poll of another kind while there is a result that it cannot return."""
         if _is_to_be_returned(polled.result):
             raise IllegalStateError(
                 "the result of a cancelled poll of another kind must be returned first, by a poll "
@@ -356,7 +356,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     def gaps_without_sought(
         self, caught_up: Mapping[TopicPartition, list[Any]], seeks: int
     ) -> dict[TopicPartition, list[Any]]:
-        """As ``without_sought``, for caught-up records: keep those the live reader will not reach.
+        """As ``without_sought``, for caught-up records: keep any that the live reader misses.
 
         It reaches everything from the sought offset on.
         """
@@ -387,24 +387,24 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return partition in self._sought and self._sought[partition].number > seeks
 
     def _skip(self, partition: TopicPartition, obsolete: Iterable[int]) -> None:
-        """These records will not be returned; those that a seek skipped count as processed."""
+        """These records will not be returned; records that a seek skipped count as processed."""
         end = self._sought[partition].skips_below
         skipped = [offset for offset in obsolete if offset < end]
         if skipped and partition in self.assignment():
             # A partition that is lost, but not reported yet by a poll, has nothing to hold up.
-            # Raising here would drop what was polled from other partitions.
+            # Raising here would drop records polled from other partitions.
             with contextlib.suppress(PartitionsLostError):
                 self.processed(partition, *skipped)
 
-    # -- what was returned ------------------------------------------------------------------------
+    # -- returned records -------------------------------------------------------------------------
 
     async def commit(
         self, offsets: Mapping[TopicPartition, Any] | None = None, timeout_ms: float | None = None
     ) -> None:
-        """Commit, and wait for the answer; without offsets, everything that was returned.
+        """Commit, and wait for the answer; without offsets, all returned records.
 
-        What a poll has brought and nobody was given is not committed: that of a cancelled poll, and
-        what ``async for`` has not returned.
+        Records of a cancelled poll, and those that ``async for`` has not returned, are not
+        committed.
 
         Raises
         ------
@@ -418,7 +418,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
             commit = partial(consumer.commit, offsets, timeout_ms)
             if not consumer.is_subscribed:
                 await self._thread.in_turn(commit)
-            else:  # not on the thread that polls, since that goes on
+            else:  # not on the polling thread, which continues
                 await asyncio.to_thread(commit)
             return
         positions = await self._returned_positions(consumer)
@@ -437,8 +437,9 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
     async def _returned_positions(
         self, consumer: DeferredRevokeConsumer
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Where the application is in each assigned partition."""
-        # In turn, so that no poll runs meanwhile. That of a poll before is on the loop by then.
+        """The application's position in each assigned partition."""
+        # In turn, so that no poll runs at the same time. An earlier poll's result is on the loop by
+        # then.
         positions = dict(await self._thread.in_turn(consumer.returned_positions))
         for partition, offset in self._unreturned().items():
             at = positions.get(partition)
@@ -447,7 +448,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         return positions
 
     def _unreturned(self) -> dict[TopicPartition, int]:
-        """The first offset of each partition that a poll has brought and nobody was given."""
+        """The first offset of each partition with polled records that are not returned."""
         polled = [replace(self._iterated, result=list(self._records))] if self._records else []
         if self._returning is not None:
             polled.append(self._returning)
@@ -469,7 +470,7 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         def assign() -> Collection[TopicPartition]:
             before = consumer.assignment()
             consumer.assign(partitions)
-            return before - consumer.assignment()  # the others go on
+            return before - consumer.assignment()  # the others stay
 
         consumer = self._thread.opened()
         await self._thread.in_turn(self._seek, assign, partitions, 0)
@@ -479,17 +480,17 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         await self._thread.in_turn(self._seek, self._thread.opened().unsubscribe, (), 0)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from ``offset``."""
+        """Continue at ``offset``."""
         seek = partial(self._thread.opened().seek_or_skip, partition, offset)
         await self._thread.in_turn(self._seek, seek, [partition], offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the beginning of these partitions, or of all that are assigned."""
+        """Continue at the start of these partitions, or of all assigned ones."""
         seek = partial(self._thread.opened().seek_to_beginning_or_skip, *partitions)
         await self._thread.in_turn(self._seek, seek, partitions, 0)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the end of these partitions, or of all that are assigned."""
+        """Continue at the end of these partitions, or of all assigned ones."""
         seek = partial(self._thread.opened().seek_to_end, *partitions)
         await self._thread.in_turn(self._seek, seek, partitions, math.inf)
 
@@ -499,14 +500,14 @@ class AsyncDeferredRevokeConsumer(AsyncMember):
         partitions: Collection[TopicPartition],
         skips_below: float,
     ) -> None:
-        """On the consumer's thread: what was polled from the partitions until now is obsolete.
+        """On the consumer's thread: records polled from the partitions until now are obsolete.
 
-        If the seek returns partitions, only what was polled from these.
+        If the seek returns partitions, only the records of these.
         """
         assert self._thread.consumer is not None
         moved = partitions or self._thread.consumer.assignment()
         if (sought := seek()) is not None:
-            moved = sought  # what was polled from the others is still to be returned
+            moved = sought  # the others' polled records are still to be returned
         self._seeks += 1
         self._sought.update(dict.fromkeys(moved, _Sought(self._seeks, skips_below)))
 
@@ -528,7 +529,7 @@ def _firsts_of(result: Any) -> Iterable[tuple[TopicPartition, int]]:
 
 
 def _tells(result: Any) -> bool:
-    """Whether there is anything in a result that a poll does not wait for any longer."""
+    """Whether a result has anything for which a poll stops waiting."""
     told = result.to_be_revoked or result.lost or result.assigned or result.revoked
     return bool(len(result.records) or result.catch_up or told)
 
@@ -538,7 +539,7 @@ def _is_own(result: Any) -> bool:
 
 
 def _is_to_be_returned(result: Any) -> bool:
-    """Whether a poll has brought anything that only a poll of its kind can return."""
+    """Whether a poll's result can be returned only by a poll of its kind."""
     return bool(len(result.records) or result.catch_up or result.to_be_revoked)
 
 

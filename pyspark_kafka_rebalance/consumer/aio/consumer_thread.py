@@ -1,4 +1,4 @@
-"""ConsumerThread: a DeferredRevokeConsumer on a thread of its own, for an event loop.
+"""ConsumerThread: a DeferredRevokeConsumer on its own thread, for an event loop.
 
 kafka-python has its own I/O loop, not asyncio's, and a consumer belongs to one thread. Calls that
 wait or change something therefore run there, in the order in which they were made, and the event
@@ -30,7 +30,7 @@ class ConsumerThread:
         #: None until ``make`` has made it, on the thread. The event loop itself makes only calls
         #: that are safe while a poll runs, and that never wait.
         self.consumer: DeferredRevokeConsumer | None = None
-        #: The running poll, or the last one if nobody has taken its result yet.
+        #: The running poll, or the last one until its result is taken.
         self.polling: asyncio.Future[Any] | None = None
         self._make = make
         #: The consumer's; set on the consumer as soon as that is made.
@@ -57,7 +57,7 @@ class ConsumerThread:
         try:
             await asyncio.shield(asyncio.wrap_future(self._thread.submit(make)))
         except BaseException:
-            self.begin_close(timeout_ms=0)  # closes what a cancelled start goes on to make
+            self.begin_close(timeout_ms=0)  # closes the consumer that a cancelled start still makes
             raise
 
     def observe(self, observer: ConsumerObserver | None) -> None:
@@ -80,7 +80,7 @@ class ConsumerThread:
 
             self.wakeup()
             self._closing = asyncio.wrap_future(self._thread.submit(close))
-            self._thread.shutdown(wait=False)  # ends once it has done what was submitted
+            self._thread.shutdown(wait=False)  # ends after the submitted calls
         return self._closing
 
     def _leave_to_parent(self) -> None:
@@ -90,13 +90,13 @@ class ConsumerThread:
 
     @property
     def closing(self) -> bool:
-        """Whether a close has begun."""
+        """Whether a close has started."""
         return self._closing is not None
 
     def opened(self) -> DeferredRevokeConsumer:
         """The consumer; IllegalStateError before it is made and once it is being closed.
 
-        The rebalance listener, to which the close tells what is revoked, may still commit.
+        The close calls the rebalance listener for the revoke, and it may still commit.
         """
         if self._closing is not None and not is_listeners_turn():
             raise IllegalStateError("the consumer is closed")

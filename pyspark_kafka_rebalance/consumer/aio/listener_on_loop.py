@@ -1,7 +1,7 @@
 """ListenerOnLoop: a rebalance listener's coroutines run on the application's event loop.
 
-The listener is called on the consumer's thread, in the middle of a poll, which goes on once it is
-done. Meanwhile the thread makes the calls that the listener's coroutine awaits: ``seek`` and all
+The listener is called on the consumer's thread, in the middle of a poll, which continues once it is
+done. Until then, the thread makes the calls that the listener's coroutine awaits: ``seek`` and all
 others that would wait for this very poll.
 """
 
@@ -121,7 +121,7 @@ class ListenerOnLoop(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 def on_loop(listener: Any) -> Any:
-    """The listener, on the running event loop; what is no listener stays as it is."""
+    """The listener, on the running event loop; any other object is returned unchanged."""
     if isinstance(listener, (ConsumerRebalanceListener, AsyncConsumerRebalanceListener)):
         return ListenerOnLoop(listener, asyncio.get_running_loop())
     return listener

@@ -1,4 +1,4 @@
-"""CommitByHand: a commit that the application makes itself, and the answer to it."""
+"""CommitByHand: an explicit commit of the application, and the answer to it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _PASSING = (Verdict.AFTER_JOIN, Verdict.BUSY, Verdict.COORDINATOR_GONE)
 
 
 class CommitByHand:
-    """One commit that the application made itself; compared by identity."""
+    """One explicit commit; compared by identity."""
 
     def __init__(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        #: What is not answered yet.
+        #: The entries that are not answered yet.
         self.offsets = {partition: as_entry(value) for partition, value in offsets.items()}
-        #: What the broker has accepted of it.
+        #: The entries that the broker has accepted.
         self.accepted: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: Where the accepted offset was lower than the one acknowledged before, or than where
-        #: reading began.
+        #: Partitions whose accepted offset is below the one acknowledged before, or below where
+        #: reading started.
         self.moved_back: set[TopicPartition] = set()
         self.lost: set[TopicPartition] = set()  # the partitions that were dropped after it was sent
-        #: Where it names a record that is gone since it was entered.
+        #: Partitions in which it names a record that was truncated after it was entered.
         self.truncated: set[TopicPartition] = set()
-        #: For partitions that catch up (KIP-333): which records it says are processed.
+        #: For partitions that catch up (KIP-333): the records that it marks as processed.
         self.claims: dict[TopicPartition, tuple[Gap, ...]] = {}
-        #: Where records that it names were handed out again since it was entered: it marks only
-        #: lower offsets than this as processed.
+        #: Partitions whose records were handed out again after it was entered: it marks only
+        #: offsets below these as processed.
         self.processed_below: dict[TopicPartition, int] = {}
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """The position moved back to this offset: later records are to be processed again."""
+        """The position moved back to this offset: records from there on must be processed again."""
         self.processed_below[partition] = min(offset, self.processed_below.get(partition, offset))
 
     def processed(self) -> dict[TopicPartition, int]:
@@ -49,7 +49,7 @@ class CommitByHand:
         }
 
     def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What it claims for a partition, without what was handed out again since."""
+        """Its claims for a partition, without the records handed out again after it was entered."""
         claims = self.claims.get(partition, ())
         if partition in self.processed_below:
             return without(claims, self.processed_below[partition])
@@ -61,7 +61,7 @@ class CommitByHand:
 
 
 class EnteredCommit(CommitByHand):
-    """A commit by hand on its way."""
+    """An explicit commit with its future, from ``CommitLoop.enter`` to the final answer."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ def final_error(
     errors: Mapping[TopicPartition, type[Exception]],
     unanswered: Exception | None,
 ) -> Exception | None:
-    """The error of a commit by hand that was not accepted; None if it is to be sent again."""
+    """The error of an explicit commit that was not accepted; None if it is to be sent again."""
     wrong = {p: errors[p] for p in by_hand.offsets if p in errors}
     fatal = {p: error for p, error in wrong.items() if not _passes(error)}
     if not fatal and by_hand.retried:
@@ -99,5 +99,5 @@ def final_error(
 
 def _passes(error: type[Exception]) -> bool:
     if error is kafka_errors.UnknownTopicIdError:
-        return False  # the topic that was assigned is gone, even if another has its name now
+        return False  # the assigned topic was deleted, even if another has its name now
     return verdict_of(error) in _PASSING or issubclass(error, kafka_errors.RetriableError)

@@ -1,8 +1,8 @@
-"""CommitLoop: sends what OffsetCommits decides, over the lane, one commit at a time.
+"""CommitLoop: sends the commits of OffsetCommits over the lane, one at a time.
 
-It goes on during joins. A commit that meets another generation is sent again after the join.
-Commits of lost partitions are forgotten, and never sent by a later generation. Commits by hand go
-the same way, in one order with those of the background; the future of each gets its outcome.
+It continues during joins. A commit refused for its generation is sent again after the join. Commits
+of lost partitions are forgotten, and never sent by a later generation. Explicit commits share one
+order with background commits; each has a future for its outcome.
 """
 
 from __future__ import annotations
@@ -37,24 +37,23 @@ MetadataOf = Callable[[TopicPartition, int, int, CommitByHand | None], str]
 _REFUSALS = (Verdict.REFUSED, Verdict.NO_SUCH_PARTITION)
 _FINAL = (Verdict.ACCEPTED, *_REFUSALS)
 
-#: The loop looks again this often even if there is nothing to send.
+#: The loop checks this often even if there is nothing to send.
 _IDLE_S = 5.0
 
-#: While partitions catch up, the next background commit waits this long. Every poll of a gap brings
-#: one, and hundreds a second would keep the broker busy, and this loop, which also fetches the live
-#: records.
+#: The pause between background commits while partitions catch up. Each poll of a gap adds one:
+#: hundreds a second would keep the broker busy, and this loop, which also fetches live records.
 _REST_S = 0.02
 
 
 class CommitLoop:
-    """The commits of one member.
+    """Sends the commits of one member. Its lock nests inside that of ``MemberRecord``.
 
-    ``member`` returns the member as it is now; None while it may not commit. ``on_accepted`` is
-    called with the send time of an accepted commit (it renews the lease). ``on_verdict`` is called
-    for every answer to the present member that is no acceptance, with what it is about: the
-    partitions, or why there was no answer; not for a refused commit by hand, whose future gets the
-    error. ``metadata_of`` makes the metadata of a commit that has none of its own, from the
-    partition, the offset, how many bytes fit, and the commit by hand, if it is one.
+    ``member`` returns the current member; None while it may not commit. ``on_accepted`` is called
+    with the send time of an accepted commit, which renews the lease. ``on_verdict`` is called for
+    every other answer to the current member, with the partitions, or the reason why there was no
+    answer; but not for a refused explicit commit, whose future gets the error. ``metadata_of``
+    makes the metadata of a commit that has none, from the partition, the offset, the limit in
+    bytes, and the explicit commit, if it is one.
     """
 
     def __init__(
@@ -94,12 +93,12 @@ class CommitLoop:
 
     # -- any thread -------------------------------------------------------------------------------
 
-    # Every record may bring a commit, and waking the loop costs a system call and a switch of the
-    # interpreter lock, which fetches wait for. While a commit waits for its answer, or to be sent
-    # again, and while it rests, the loop looks again by itself.
+    # Every record may add a commit, and waking the loop costs a system call and a switch of the
+    # interpreter lock, which fetches wait for. The loop is not woken while a commit awaits its
+    # answer or its retry, or while it rests: it checks again anyway.
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Commit these next offsets when the lane is free, merged with what waits."""
+        """Commit these next offsets when the lane is free, merged with the waiting ones."""
         with self._lock:
             looks_again = self._rests or self._commits.any_outstanding()
             self._commits.add(offsets)
@@ -107,7 +106,7 @@ class CommitLoop:
             self.wake()
 
     def tell_gaps(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """The offsets to commit are unchanged, but not the progress beyond: commit that soon."""
+        """Commit soon: the offsets are unchanged, but the progress beyond them is not."""
         with self._lock:
             outstanding = bool(self._changed) or self._commits.any_outstanding()
             looks_again = self._rests or self._ended or outstanding
@@ -117,12 +116,12 @@ class CommitLoop:
             self.wake()
 
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
-        """Note where a former owner has committed, maybe with metadata of the application's own."""
+        """Note a former owner's commit, maybe ``described`` with the application's own metadata."""
         with self._lock:
             self._commits.begin(partition, offset, described)
 
     def forget_gaps(self, partitions: Collection[TopicPartition]) -> None:
-        """Commit no more progress beyond these offsets: that is the next owner's business."""
+        """Commit no more progress beyond the offsets: the next owner does."""
         with self._lock:
             self._changed.forget(partitions)
 
@@ -135,7 +134,7 @@ class CommitLoop:
             self.wake()
 
     def enter(self, by_hand: EnteredCommit) -> None:
-        """Send this commit by hand, after what was entered before it.
+        """Send this explicit commit after those entered before it.
 
         Raises PartitionsLostError if the loop has ended.
         """
@@ -146,18 +145,18 @@ class CommitLoop:
         self.wake()
 
     def give_up(self, by_hand: EnteredCommit) -> None:
-        """Nobody waits for it any longer: it is not sent (again)."""
+        """Do not send this commit (again): its caller has stopped waiting."""
         with self._lock:
             by_hand.retried = False
             if self._commits.sent_by_hand is not by_hand:
                 self._commits.withdraw(by_hand)
 
     def wake(self) -> None:
-        """Look again at what waits: a generation was joined, or the loop is to end."""
+        """Check for commits now: a generation was joined, or the loop must end."""
         self._alarm.notify()
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Send nothing more for these partitions, by hand or in the background."""
+        """Send nothing more for these partitions, neither explicit nor background commits."""
         with self._lock:
             self._changed.forget(partitions)
             for by_hand in self._commits.drop(partitions):
@@ -165,25 +164,25 @@ class CommitLoop:
         self.wake()
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
-        """Polls are to go on from this offset, but nothing came from there; None if unknown yet."""
+        """Polls will continue at this offset, with nothing read there yet; None if unknown."""
         with self._lock:
             self._changed.go_back(partition, offset or 0)
             self._commits.seek(partition, offset)
 
     def move_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset, which may be lower; so may the next commit be."""
+        """Polls continue at this offset; it may be lower, and so may the next commit."""
         with self._lock:
             self._changed.go_back(partition, offset)
             self._commits.move_back(partition, offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """The records from this offset on are gone: forget what was said about them."""
+        """The log was truncated here: forget the commits of the records from this offset on."""
         with self._lock:
             self._changed.forget([partition])
             self._commits.truncate(partition, offset)
 
     def forget_all(self) -> None:
-        """The membership is lost: what waits must not be sent by a later generation."""
+        """The membership is lost: no later generation may send the waiting commits."""
         with self._lock:
             self._forget_all(not_owned)
         self.wake()
@@ -194,7 +193,7 @@ class CommitLoop:
         before, self._commits = self._commits, OffsetCommits()
         self._changed.forget_all()
         for by_hand in before.all_by_hand():
-            if by_hand is not before.sent_by_hand:  # that one gets its answer
+            if by_hand is not before.sent_by_hand:  # the sent one gets its answer
                 self._withdrawn.append((by_hand, why(by_hand.offsets)))
 
     def outstanding(self, partition: TopicPartition) -> bool:
@@ -243,7 +242,7 @@ class CommitLoop:
             self._tell_withdrawn()
 
     async def _rest(self) -> None:
-        """Leave the loop to the fetches for a while; a commit by hand or ``wake`` ends the rest."""
+        """Leave the loop to fetches for a while; an explicit commit or ``wake`` ends the rest."""
         with self._lock:
             self._rests = True
         try:
@@ -255,10 +254,10 @@ class CommitLoop:
     def _described(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], by_hand: CommitByHand | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Add metadata with the progress beyond each offset, where there are none.
+        """Add metadata with the progress beyond each offset to the entries without metadata.
 
-        Each commit needs them, because it replaces the metadata of the one before it. The
-        application's own stay.
+        Each commit needs them, because it replaces the previous commit's. The application's own
+        stay.
         """
         limit = self._metadata_bytes
         return {
@@ -269,10 +268,7 @@ class CommitLoop:
         }
 
     def _tell_withdrawn(self) -> None:
-        """Fail the futures of withdrawn commits here: where these are withdrawn, locks are held.
-
-        The callbacks of a future may do anything.
-        """
+        """Fail the futures of withdrawn commits, without a lock held: callbacks may do anything."""
         with self._lock:
             withdrawn, self._withdrawn = self._withdrawn, []
         for by_hand, error in withdrawn:
@@ -285,7 +281,7 @@ class CommitLoop:
         commits: OffsetCommits,
         offsets: dict[TopicPartition, OffsetAndMetadata],
     ) -> bool:
-        """Send one commit and record each partition's answer; whether all answers were final."""
+        """Send one commit and record each partition's answer; return whether all were final."""
         sent_at = self._clock()
         by_hand = commits.sent_by_hand
         assert by_hand is None or isinstance(by_hand, EnteredCommit)
@@ -295,7 +291,7 @@ class CommitLoop:
         try:
             if self._io.coordinator_unknown():
                 await self._io.lookup_coordinator()
-                with self._lock:  # what was lost while the coordinator was looked up is not sent
+                with self._lock:  # without partitions lost during the look-up of the coordinator
                     same = commits is self._commits and member == self._member()
                     offsets = commits.recall() if same else {}
             described = self._described(offsets, by_hand)
@@ -345,7 +341,7 @@ class CommitLoop:
             if accepted:
                 self._on_accepted(sent_at)
             for verdict, error in {(verdicts[p], errors[p]) for p in verdicts}:
-                # The future of a commit by hand gets the error itself.
+                # The future of an explicit commit gets the error itself.
                 told = by_hand is not None and verdict is Verdict.REFUSED
                 if verdict is not Verdict.ACCEPTED and not told:
                     named = names_of(p for p in offsets if errors[p] is error)

@@ -2,7 +2,7 @@
 
 The progress beyond a committed offset is in the metadata of that commit (``commit_metadata.py``).
 Some servers and proxies accept the metadata and drop them. Nothing is lost then, but the next owner
-gets finished records again, and nobody would know why.
+gets finished records again; without a warning, the cause would be hard to find.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ..protocol.lane import Lane
 
 log = logging.getLogger(__name__)
 
-#: The commit loop waits for the answer, so that no other commit comes in between.
+#: The commit loop waits for the answer, so that no other commit is sent in between.
 _TIMEOUT_MS = 1_000
 
-#: After so many questions without an answer none is asked any more.
+#: Give up after this many requests without an answer.
 _TRIES = 3
 
-#: The groups that were warned of; a query has many members.
+#: The groups that were warned about: a query has many members.
 _warned: set[str] = set()
 
 
 class KeptMetadata:
-    """Asks once for the first committed offset that has metadata; on the I/O loop."""
+    """Reads back the first committed offset with metadata, once; on the I/O loop."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._tries_left = _TRIES
 
     async def check(self, accepted: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Compare what the broker has just accepted with what it says now."""
+        """Compare the metadata that the broker has just accepted with its answer now."""
         if not self._tries_left:
             return
         sent = next(((p, entry) for p, entry in accepted.items() if entry.metadata), None)
@@ -50,7 +50,7 @@ class KeptMetadata:
             return
         found = told.get(partition)
         if not isinstance(found, OffsetAndMetadata) or found.offset != entry.offset:
-            return  # somebody has reset it
+            return  # another client has reset it
         self._tries_left = 0
         if found.metadata != entry.metadata and self._lane.group_id not in _warned:
             _warned.add(self._lane.group_id)

@@ -1,20 +1,19 @@
 """OffsetCommits: the offsets that wait to be committed, are in flight, or are acknowledged.
 
-Two kinds of commits share one order. A *background* commit says how far everything is processed:
-background commits are merged, and sent again until the answer is final. A commit *by hand* says
-where the group should be, even at a lower offset: it is sent as it is.
+Two kinds of commits share one order. A *background* commit reports how far everything is processed:
+background commits are merged, and sent again until the answer is final. An *explicit* commit
+(``by_hand``) sets the group's offset, even to a lower one: it is sent as it is.
 
 Invariants:
  1. At most one commit is in flight, of either kind.
  2. In the background, a partition's committed position only moves forward while it is owned, unless
     the read position moved back (a seek, a truncation, a recreated topic).
  3. An offset becomes acknowledged only by the broker's answer to a commit that carried it.
- 4. Nothing more is sent for a dropped (lost or released) partition, not even by hand.
- 5. Commits by hand are sent in the order in which they were entered. A background offset that
-    waited before one of them is not sent after that commit was accepted. One that is added after
-    it is sent once the commit is answered, and only if it is higher, or if the position moved back
-    in between.
- 6. If a commit by hand is not accepted, the offsets that it would have replaced are sent after all.
+ 4. Nothing more is sent for a dropped (lost or released) partition, not even an explicit commit.
+ 5. Explicit commits are sent in the order in which they were entered. A background offset added
+    before one is not sent after that commit was accepted. One added after it is sent once the
+    commit is answered, and only if it is higher or the position moved back in between.
+ 6. If an explicit commit is not accepted, the offsets that it would have replaced are sent.
 
 Pure: ``CommitLoop`` sends, over the lane, and holds a lock around every call.
 """
@@ -32,25 +31,25 @@ from .commit_by_hand import CommitByHand
 
 @dataclass
 class Stretch:
-    """A partition's background commits between two commits by hand."""
+    """A partition's background commits between two explicit commits."""
 
     waiting: OffsetAndMetadata | None = None
-    floor: int = -1  # only higher offsets are news
+    floor: int = -1  # lower or equal offsets are ignored
     back_to: int | None = None  # the position moved back to here
     added_after: int | None = None  # the value of back_to when ``waiting`` was added
 
     def add(self, entry: OffsetAndMetadata) -> None:
-        """Records up to here are processed; ignored if it is no news."""
+        """Records up to here are processed; ignored unless above ``floor``."""
         if entry.offset > self.floor:
             self.waiting, self.floor, self.added_after = entry, entry.offset, self.back_to
 
     def move_back(self, offset: int) -> None:
-        """Polls go on from this offset, which may be lower."""
+        """Polls continue at this offset, which may be lower."""
         self.floor = min(self.floor, offset - 1)
         self.back_to = _lower(self.back_to, offset)
 
     def passes(self, floor: int) -> bool:
-        """Whether what waits here is news to a group that stands at ``floor``."""
+        """Whether the waiting offset is news to a group that is at ``floor``."""
         return self.waiting is not None and self.waiting.offset > _lowered(floor, self.added_after)
 
 
@@ -65,10 +64,10 @@ def _lowered(floor: int, back_to: int | None) -> int:
 
 @dataclass
 class CommitLine:
-    """The commits of one partition, by hand and in the background, in their order.
+    """The explicit and background commits of one partition, in their order.
 
-    Background commits form stretches; between each two stretches is an unanswered commit by hand. A
-    part of ``OffsetCommits``; the invariants are the module's.
+    Background commits form stretches, with an unanswered explicit commit between each two. A part
+    of ``OffsetCommits``; the invariants are the module's.
     """
 
     stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
@@ -78,14 +77,14 @@ class CommitLine:
     sought_to: int | None = None  # the lowest offset the position moved back to since a commit
     left: int | None = None  # highest position above the last explicit commit that moved back
     # The last stretch at the time of a seek, and the sought offset, while nothing is handed out
-    # there. An offset from there on, once added, makes the seek a move back.
+    # there. Adding an offset from there on makes the seek a move back.
     sought: tuple[Stretch, int] | None = None
-    sought_since: int | None = None  # the same offset, while nothing was committed since
-    described: bool = False  # the last commit has metadata of the application's own
+    sought_since: int | None = None  # the same offset, until the next commit
+    described: bool = False  # the last commit has the application's own metadata
 
     @property
     def waits(self) -> bool:
-        """Whether something is to be sent."""
+        """Whether there is something to send."""
         return bool(self.by_hand) or self.stretches[0].waiting is not None
 
     def add(self, entry: OffsetAndMetadata) -> None:
@@ -95,12 +94,12 @@ class CommitLine:
         self.stretches[-1].add(entry)
 
     def enter(self, by_hand: CommitByHand) -> None:
-        """Enter a commit by hand, after what was entered before it."""
+        """Enter an explicit commit after those entered before it."""
         self.by_hand.append(by_hand)
         self.stretches.append(Stretch())
 
     def accepted(self, by_hand: CommitByHand, offset: int) -> None:
-        """The first commit by hand is accepted: what was before it is over (invariant 5)."""
+        """The first explicit commit is accepted: drop the offsets before it (invariant 5)."""
         assert self.by_hand[0] is by_hand
         del self.by_hand[0], self.stretches[0]
         first = self.stretches[0]
@@ -110,7 +109,7 @@ class CommitLine:
         self.acknowledged = offset
 
     def repeat(self, entry: OffsetAndMetadata, in_flight: bool) -> None:
-        """Commit this once more, unless more waits, or the application's own commit must stand."""
+        """Commit this once more, unless more waits or it would replace an explicit commit."""
         if self.waits or self.described or self.left is not None:
             return
         stands = self.began_at if self.acknowledged is None else self.acknowledged
@@ -120,14 +119,14 @@ class CommitLine:
             self.stretches[0].add(entry)
 
     def goes_back(self, offset: int) -> bool:
-        """Note that a commit by hand of this offset is accepted; whether it moves the group back.
+        """Note an accepted explicit commit of this offset; return whether it moves the group back.
 
-        One that does leaves a position behind. Later ones below that position move the group back
-        too, until one has reached it, or the background goes on.
+        Such a commit leaves a position behind. Later ones below that position move the group back
+        too, until one reaches it, or a background commit is accepted.
         """
         before = self.began_at if self.acknowledged is None else self.acknowledged
         waits = self.stretches[0].waiting
-        if waits is not None:  # added before it, and not sent any more
+        if waits is not None:  # added before it, and no longer sent
             before = waits.offset if before is None else max(before, waits.offset)
         sought_to = _lower(self.sought_to, self.sought_since)
         if before is not None and sought_to is not None:
@@ -139,7 +138,7 @@ class CommitLine:
         return self.left is not None
 
     def withdraw(self, by_hand: CommitByHand) -> None:
-        """Remove a commit by hand as if it had never been entered (invariant 6)."""
+        """Remove an explicit commit as if it had never been entered (invariant 6)."""
         at = self.by_hand.index(by_hand)
         del self.by_hand[at]
         before, after = self.stretches[at], self.stretches.pop(at + 1)
@@ -153,7 +152,7 @@ class CommitLine:
         before.floor = max(before.floor, after.floor)
 
     def truncate(self, offset: int) -> None:
-        """The records from this offset on are gone: forget what was said about them."""
+        """The log was truncated here: forget the commits of the records from this offset on."""
         for stretch in self.stretches:
             if stretch.waiting is not None and stretch.waiting.offset > offset:
                 stretch.waiting = None
@@ -164,12 +163,12 @@ class CommitLine:
         self.move_back(offset)
 
     def seek(self, offset: int | None) -> None:
-        """Polls are to go on from this offset, whatever was sought before; None if unknown."""
+        """Polls will continue at this offset; replaces an earlier seek; None if unknown."""
         self.sought = None if offset is None else (self.stretches[-1], offset)
         self.sought_since = offset
 
     def move_back(self, offset: int) -> None:
-        """Polls go on from this offset."""
+        """Polls continue at this offset."""
         self._move_back(self.stretches[-1], offset)
         self.left = None
 
@@ -179,15 +178,15 @@ class CommitLine:
         self.sought = self.sought_since = None
 
 
-#: Progress behind a slow record is committed this often, while no offset is to be committed.
+#: Interval of commits of progress behind a slow record, while there is no offset to commit.
 _TELL_S = 1.0
 
 
 class ChangedGaps:
     """Partitions whose progress beyond the committed offset is still to be committed.
 
-    Their offset is committed once more, with new metadata. That waits a little, because usually the
-    offset itself advances first. Pure. Not thread-safe; the owner holds a lock.
+    Their offset is committed once more, with new metadata, after a pause: usually the offset itself
+    advances first. Pure. Not thread-safe; the owner holds a lock.
     """
 
     def __init__(self) -> None:
@@ -201,15 +200,15 @@ class ChangedGaps:
         return partition in self._offsets
 
     def note(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """The offsets to commit stay the same, but what is processed beyond them has changed."""
+        """The offsets to commit stay the same, but the progress beyond them has changed."""
         self._offsets.update(offsets)
 
     def hurry(self) -> None:
-        """Commit what is noted at once."""
+        """Commit the noted progress at once."""
         self._tell_at = 0.0
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit nothing of these."""
+        """Commit nothing of these partitions."""
         for partition in partitions:
             self._offsets.pop(partition, None)
 
@@ -218,7 +217,7 @@ class ChangedGaps:
         self._offsets = {}
 
     def go_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset: the group must not move past what comes again."""
+        """Polls continue at this offset: the group must not move past records that come again."""
         changed = self._offsets.get(partition)
         if changed is not None and as_entry(changed).offset > offset:
             del self._offsets[partition]
@@ -230,7 +229,7 @@ class ChangedGaps:
         if now < self._tell_at:
             return min(self._tell_at - now, idle_s)
         self._offsets = commits.repeat(self._offsets)
-        # What is left waits for the answer to a commit by hand, and is looked at after it.
+        # The rest waits for the answer to an explicit commit, and is checked after it.
         self._tell_at = 0.0 if self._offsets else now + _TELL_S
         return idle_s
 
@@ -243,12 +242,12 @@ class OffsetCommits:
         self._open: set[TopicPartition] = set()  # partitions with something unsent
         self._by_hand: list[CommitByHand] = []  # in order, the one in flight included
         self._in_flight: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: The commit by hand in flight; None if nothing is in flight, or a background commit is.
+        #: The explicit commit in flight; None if nothing or a background commit is.
         self.sent_by_hand: CommitByHand | None = None
-        self._others_first = False  # the first by hand was not accepted just now
-        self._abandoned: set[TopicPartition] = set()  # in flight, but dropped meanwhile
+        self._others_first = False  # the first explicit commit was not accepted just now
+        self._abandoned: set[TopicPartition] = set()  # in flight, but dropped by now
 
-    # -- what is to be committed ------------------------------------------------------------------
+    # -- entering commits -------------------------------------------------------------------------
 
     def add(self, offsets: Mapping[TopicPartition, Committable]) -> None:
         """Add next offsets (exclusive): the records below are processed. Lower ones are ignored."""
@@ -260,12 +259,12 @@ class OffsetCommits:
     def repeat(
         self, offsets: Mapping[TopicPartition, Committable]
     ) -> dict[TopicPartition, Committable]:
-        """Commit the same positions again, because what is processed beyond them has changed.
+        """Commit the same positions again, because the progress beyond them has changed.
 
-        Positions that the application committed with its own metadata are left out, since those
-        would be replaced; so are partitions in which it has moved the group back.
+        Leaves out positions that the application committed with its own metadata, which would be
+        replaced, and partitions in which it has moved the group back.
 
-        Returns the partitions that have to wait for the answer to a commit by hand.
+        Returns the partitions that must wait for the answer to an explicit commit.
         """
         later = {}
         for partition, value in offsets.items():
@@ -281,19 +280,19 @@ class OffsetCommits:
     def begin(self, partition: TopicPartition, offset: int, described: bool) -> None:
         """Note that the partition is read from this offset, which a former owner has committed.
 
-        If it is ``described``, that commit has metadata of the application's own. Lower offsets are
-        not committed in the background, unless the position moves back. Nor is the same offset, if
-        that would replace the metadata.
+        ``described``: that commit has the application's own metadata. Lower offsets are not
+        committed in the background unless the position moves back; nor is the same one if
+        ``described``.
         """
         line = self._line(partition)
         line.began_at = offset
-        if line.acknowledged is None:  # else the application has set a position since
+        if line.acknowledged is None:  # else the application has set a position already
             line.described = described
             floor = offset if described else offset - 1
             line.stretches[0].floor = max(line.stretches[0].floor, floor)
 
     def enter(self, by_hand: CommitByHand) -> None:
-        """Commit this by hand, after the commits that were entered before it (invariant 5)."""
+        """Enter an explicit commit after those entered before it (invariant 5)."""
         self._by_hand.append(by_hand)
         for partition in by_hand.offsets:
             line = self._line(partition)
@@ -301,7 +300,7 @@ class OffsetCommits:
             self._note(partition, line)
 
     def withdraw(self, by_hand: CommitByHand) -> None:
-        """Stop sending this commit by hand (invariant 6); one in flight cannot be recalled."""
+        """Stop sending this explicit commit (invariant 6); one in flight cannot be recalled."""
         if by_hand in self._by_hand:
             self._by_hand.remove(by_hand)
             for partition in by_hand.offsets:
@@ -311,22 +310,22 @@ class OffsetCommits:
                     self._note(partition, line)
 
     def move_back(self, partition: TopicPartition, offset: int) -> None:
-        """Polls go on from this offset, possibly lower; then the next commit may be lower, too."""
+        """Polls continue at this offset; it may be lower, and so may the next commit."""
         self._line(partition).move_back(offset)
 
     def seek(self, partition: TopicPartition, offset: int | None) -> None:
-        """Note that polls are to go on from this offset; None if it is not known yet.
+        """Note that polls will continue at this offset; None if it is not known yet.
 
-        No record has come from there yet. The next commit may be as low as this offset, and not
-        lower. If polls are sent elsewhere first, this seek has no effect.
+        No record was read there yet. The next commit may be as low as this offset, but not lower. A
+        seek elsewhere before that cancels this one.
         """
         self._line(partition).seek(offset)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """The records from this offset on are gone, and others may have replaced them by now.
+        """The log was truncated here: other records may have replaced those from this offset on.
 
-        Background commits of these records are forgotten. A commit by hand is sent as it is, but
-        its answer acknowledges nothing of them.
+        Forgets background commits of these records. An explicit commit is sent as it is, but its
+        answer acknowledges nothing of them.
         """
         line = self._line(partition)
         line.truncate(offset)
@@ -339,12 +338,12 @@ class OffsetCommits:
         self._note(partition, line)
 
     def drop(self, partitions: Iterable[TopicPartition]) -> list[CommitByHand]:
-        """Forget partitions that are no longer ours (invariant 4).
+        """Forget partitions that are no longer owned (invariant 4).
 
-        A commit in flight cannot be recalled. ``outstanding`` still reports it until it is
-        answered, and it is not sent again.
+        A commit in flight cannot be recalled: ``outstanding`` reports it until it is answered. It
+        is not sent again.
 
-        Returns the unsent commits by hand that named one of the partitions: withdrawn as a whole.
+        Returns the unsent explicit commits that named one of the partitions: withdrawn as a whole.
         """
         gone = set(partitions)
         withdrawn = [
@@ -363,10 +362,10 @@ class OffsetCommits:
                     self.sent_by_hand.lost.add(partition)
         return withdrawn
 
-    # -- what is sent -----------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------
 
     def take(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Take what to send now, which is then in flight; empty while a commit is (invariant 1)."""
+        """Take the next commit, which is then in flight; empty while one is (invariant 1)."""
         if self._in_flight:
             return {}
         taken = {} if self._by_hand and not self._others_first else self._take_waiting()
@@ -387,10 +386,10 @@ class OffsetCommits:
         return taken
 
     def recall(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is left to send of a commit that was taken but not sent yet (invariant 4).
+        """The rest of a commit that was taken but not sent yet (invariant 4).
 
-        Partitions that were dropped meanwhile are left out. A commit by hand that names one of them
-        is left out as a whole.
+        Leaves out partitions dropped in the meantime, and as a whole an explicit commit that names
+        one.
         """
         if self.sent_by_hand is not None and self.sent_by_hand.lost:
             return {}
@@ -424,7 +423,7 @@ class OffsetCommits:
             self._by_hand.remove(by_hand)
 
     def retry(self) -> None:
-        """Send again what is still in flight, since it was not accepted; newer offsets win."""
+        """Send the offsets still in flight again: they were not accepted. Newer offsets win."""
         if self.sent_by_hand is None:
             for partition, entry in self._in_flight.items():
                 if partition not in self._abandoned:
@@ -449,7 +448,7 @@ class OffsetCommits:
                     first.floor = min(entry.offset - 1, reached)
             self._abandoned.discard(partition)
 
-    # -- how things stand -------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     def outstanding(self, partition: TopicPartition) -> bool:
         """Whether a commit of the partition is waiting or in flight."""
@@ -465,7 +464,7 @@ class OffsetCommits:
         return None if line is None else line.acknowledged
 
     def all_by_hand(self) -> list[CommitByHand]:
-        """The commits by hand that are not answered, in order."""
+        """The unanswered explicit commits, in order."""
         return list(self._by_hand)
 
     def _line(self, partition: TopicPartition) -> CommitLine:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: The last version before that of the consumer protocol, which requires a member.
+#: The last version before the consumer protocol's, which requires a member.
 _COMMIT_VERSION = 8
 
 
 class SimpleCommits:
-    """The commits of one client, sent over its connections; closing those ends them.
+    """Sends one client's commits over its connections; closing those ends them.
 
     ``refusal`` makes the error for a group that has members, from the partitions and the
     coordinator's error, both as text.
@@ -64,21 +64,21 @@ class SimpleCommits:
             clock=time.monotonic,
             metadata_of=self._metadata,
         )
-        #: Says who commits; see ``DeferredRevokeConsumer.describe_commits``.
+        #: Names the committer; see ``DeferredRevokeConsumer.describe_commits``.
         self.describe: Callable[[TopicPartition, int, int, str], str] | None = None
 
     # -- any thread -------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start sending; to be called once."""
+        """Start sending; call it once."""
         self._io.loop.spawn(self._run)
 
     def add(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit these next offsets, if they are higher than what was committed before."""
+        """Commit these next offsets if they are higher than those committed before."""
         self._loop.add(offsets)
 
     def add_remaining(self, remaining: Mapping[TopicPartition, Remaining]) -> None:
-        """Commit what is left of these partitions; again if only the gaps have changed."""
+        """Commit these unprocessed offsets; again if only the gaps have changed."""
         further, beyond = self._told.news(remaining)
         self._told.tell({p: (remaining[p], self._bound(p)) for p in (*further, *beyond)})
         self._loop.add(further)
@@ -87,7 +87,7 @@ class SimpleCommits:
             self._loop.hurry()
 
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
-        """What :meth:`add_remaining` was last given, if the broker has accepted it."""
+        """The last report to :meth:`add_remaining`, if the broker has accepted it."""
         told = self._told.of(partition)
         if told is None or self._loop.outstanding(partition):
             return None
@@ -99,7 +99,7 @@ class SimpleCommits:
         self._loop.add(offsets)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop what waits to be sent, and let a lower offset be committed next."""
+        """Drop the waiting commits, and let a lower offset be committed next."""
         self._told.forget(partitions)
         self._loop.drop(partitions)
 
@@ -126,7 +126,7 @@ class SimpleCommits:
         return self._failure is not None
 
     def raise_failure(self) -> None:
-        """Raise what ended the commits, if anything did."""
+        """Raise the error that ended the commits, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -141,12 +141,12 @@ class SimpleCommits:
         return True
 
     def end(self) -> None:
-        """Send nothing more; to be called before the client is closed."""
+        """Send nothing more; call it before the client is closed."""
         self._ended = True
         self._loop.wake()
 
     def _metadata(self, partition: TopicPartition, offset: int, limit: int, _: object) -> str:
-        """Who commits, and the progress beyond the offset."""
+        """The committer, and the progress beyond the offset."""
         bound = self._bound(partition)
         origin = "" if self.describe is None else self.describe(partition, offset, limit, bound)
         left = limit - len(origin) - 1

@@ -1,4 +1,4 @@
-"""The assignor of the classic protocol: ``cooperative-sticky``, based on what is owned now."""
+"""The classic protocol's assignor: ``cooperative-sticky``, based on the partitions owned now."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 from kafka.structs import TopicPartition
 
 #: ConsumerProtocolSubscription v2 (KIP-792) added GenerationId, next to OwnedPartitions (v1), so
-#: that a leader can tell a stale claim from a valid one.
+#: that a leader can distinguish a stale claim from a valid one.
 _SUBSCRIPTION_VERSION = 2
 
 
 class OwnedPartitionsAssignor(CooperativeStickyAssignor):  # type: ignore[misc]
-    """``cooperative-sticky`` that reports what is owned *now*, with the generation (v2).
+    """Reports the partitions that are owned *now*, with the generation (v2).
 
-    kafka-python's own reports the leader's last assignment, which no longer has a partition whose
-    revoke is deferred: the leader would give that partition to another member at once.
+    kafka-python's assignor reports the leader's last assignment, which no longer has a partition
+    whose revoke is deferred: the leader would assign that partition to another member at once.
     """
 
     version = _SUBSCRIPTION_VERSION

@@ -1,4 +1,4 @@
-"""Asks where logs end when partitions are assigned, and decides which backlogs to set aside."""
+"""Decides which backlogs to set aside when partitions are assigned, by the ends of their logs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: How long to ask a leader where its log ends; after that the partition starts where the group is.
-#: A leader that cannot answer this could not be read from, either.
+#: Timeout for a log's end; after it, the partition starts at the group's offset. A leader that
+#: cannot answer this could not be read from, either.
 _ASK_MS = 2_000
 
 
 class SetsAside(Protocol):
-    """Takes the backlogs; ``GapHandOuts`` is one."""
+    """Receives the backlogs; ``GapHandOuts`` implements it."""
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
         """The offsets that the group has not processed, by its last commit."""
@@ -57,11 +57,11 @@ class LogBacklogs:
     io : GroupCoordinator
         The consumer's.
     options : CatchUpOptions
-        Say what a backlog is.
+        Define a backlog.
     gaps : callable
-        Returns what takes the backlogs; called once there are any.
+        Returns the receiver of the backlogs; called once there are any.
     now_ms : callable
-        The time of the clock that the records' timestamps are from.
+        The time in milliseconds, of the clock that the records' timestamps are from.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LogBacklogs:
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """The backlogs to set aside; partitions where that is unknown start as usual."""
+        """The backlogs to set aside; partitions without an answer start as usual."""
         if not self._io.subscription.subscribed:
             return {}
         try:
@@ -110,7 +110,7 @@ class LogBacklogs:
     def begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
-        """Begin the partition at the live position."""
+        """Start the partition at the live position."""
         self._gaps().set_aside(partition, start, remaining, self._options.in_order)
 
     async def _left(
@@ -118,8 +118,8 @@ class LogBacklogs:
     ) -> dict[TopicPartition, Remaining]:
         """The offsets that the group has not processed of the records that exist now.
 
-        After an unclean election, other records are in the place of some processed ones: from where
-        the epoch of those ends. Partitions without an answer about that are left out.
+        After an unclean election, processed offsets from the end of their epoch on hold other
+        records. Partitions without an answer about that are left out.
         """
         gaps = self._gaps()
         told = {p: gaps.left(p, start) for p, start in committed.items()}
@@ -144,7 +144,7 @@ class LogBacklogs:
     async def _old(
         self, left: Mapping[TopicPartition, Remaining], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, set[int]]:
-        """Where the next record is older than the threshold, if that is an age.
+        """The offsets whose next record is older than the threshold, if the threshold is an age.
 
         Partitions without an answer about that are left out.
         """

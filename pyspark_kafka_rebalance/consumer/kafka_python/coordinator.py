@@ -1,9 +1,9 @@
 """The coordinator that replaces a KafkaConsumer's own.
 
-kafka-python has no place to plug in another coordinator. What works from 3.0.5 to 3.0.12: build the
-KafkaConsumer, take the first coordinator's listener off the cluster metadata, and put a subclass in
-its place before the first poll. The subclass below keeps what kafka-python does well (finding the
-coordinator, OffsetFetch, pattern subscription). It hands membership over to
+kafka-python cannot be given another coordinator. This works from 3.0.5 to 3.0.12: build the
+KafkaConsumer, remove the first coordinator's listener from the cluster metadata, and replace the
+coordinator by a subclass before the first poll. The subclass below uses kafka-python to find the
+coordinator, for OffsetFetch and for pattern subscription. It delegates membership to
 ``membership.group_membership.GroupMembership``, which gets parts of it: ``io_loop.py``,
 ``topic_metadata.py``, ``subscription.py``.
 """
@@ -82,13 +82,13 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     loop : IoLoop
         Runs the members, and sends their requests.
     metadata : TopicMetadata
-        Which topics there are.
+        The topics that exist.
     subscription : Subscription
         The subscription, and the assignment.
     log_offsets : LogOffsets
-        Where logs begin and end.
+        Where logs start and end.
     starts : Starts
-        Where assigned partitions begin.
+        Where assigned partitions start.
     membership : Membership
         Joins the group, heartbeats and leaves.
     """
@@ -118,14 +118,14 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         )
         self.membership = membership_of(self)
 
-    # -- what kafka-python calls ------------------------------------------------------------------
+    # -- called by kafka-python -------------------------------------------------------------------
 
     def poll(self, timeout_ms: float | None = None) -> bool:
-        """Never hold a poll up: joining runs on the I/O loop; its results wait to be applied."""
+        """Never block a poll: joining runs on the I/O loop; its results wait to be applied."""
         self._invoke_completed_offset_commit_callbacks()
         if self.group_id is not None and self.subscription.subscribed:
             self.membership.start()
-            if not self.membership.loss_waits():  # first let the poll report what is lost
+            if not self.membership.loss_waits():  # first let the poll report the loss
                 self.membership.raise_if_failed()
         return True
 
@@ -153,9 +153,9 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         return lane
 
     def coordinator_dead(self, error: Any) -> None:
-        """Have the coordinator looked up again; it will not answer a held JoinGroup, either.
+        """Mark the coordinator as unknown, and close the connection of a held JoinGroup.
 
-        If its connection were not closed, a held join would wait for the rebalance timeout.
+        If its connection stayed open, a held JoinGroup would wait for the rebalance timeout.
         """
         if self.join_node is not None and self.coordinator_id is not None and not self.loop.closed:
             self.loop.spawn(self._manager.close, self.join_node)
@@ -164,8 +164,8 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     async def ensure_coordinator_ready_async(self, timeout_ms: float | None = None) -> bool:
         """Whether the coordinator was found in time (milliseconds; None: without a limit).
 
-        Between two attempts the library asks for new metadata, and raises if that fails, although
-        it is about to wait for just that: a broker within reach.
+        Between two attempts the library requests new metadata, and raises if that fails, although
+        an unreachable broker is the very thing it waits out.
         """
         timer = Timer(timeout_ms)
         while True:
@@ -179,10 +179,10 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
     def commit_offsets_async(
         self, offsets: Mapping[TopicPartition, Any], callback: Callable[..., Any] | None = None
     ) -> Future:
-        """Commit; the future holds the answer to the commit, and polls call the callbacks in order.
+        """Commit; the future holds the answer to the commit; polls call the callbacks in order.
 
-        The library's future is done as soon as an unknown coordinator is found, before anything is
-        committed, and its callbacks come in reverse order.
+        The library's future is done once an unknown coordinator is found, before anything is
+        committed, and its callbacks are called in reverse order.
         """
         return self.tell_in_polls(
             self.loop.spawn(self._find_and_commit, offsets), offsets, callback
@@ -212,8 +212,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         """The group's offsets as committed *now*; raises KafkaTimeoutError.
 
         The library keeps an answer that came after its caller stopped waiting, and gives it to the
-        next caller that asks for the same partitions, however much later, and whatever was
-        committed since.
+        next caller with the same partitions, however stale it is.
         """
         timer = Timer(timeout_ms)
         while partitions:
@@ -242,7 +241,7 @@ class GroupCoordinator(ConsumerCoordinator):  # type: ignore[misc]
         await self._send_offset_commit_request(offsets)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The member that owns what polls handed out; after a loss one that brokers refuse."""
+        """The member that owns the handed out records; after a loss, one that brokers refuse."""
         member = self.membership.handed_out_as
         return ConsumerGroupMetadata(
             group_id=self.group_id,
@@ -267,16 +266,17 @@ def replace_coordinator(
 ) -> GroupCoordinator:
     """Replace the consumer's coordinator by a :class:`GroupCoordinator`, before its first poll.
 
-    This runs on the I/O loop, which goes through the metadata's listeners whenever metadata arrive:
-    if the listeners changed meanwhile, the loop's metadata refresh would end for good, silently.
+    This runs on the I/O loop, which iterates over the metadata's listeners whenever metadata
+    arrive: if another thread changed them, the loop's metadata refresh would stop for good,
+    silently.
 
     Parameters
     ----------
     consumer : KafkaConsumer
         The consumer.
     membership_of, backlogs_of : callable
-        Make the membership and what sets backlogs aside (KIP-333), if anything does, of the new
-        coordinator; called on the I/O loop, before it meets any metadata.
+        Make the new coordinator's membership and, if it catches up (KIP-333), its ``Backlogs``;
+        called on the I/O loop, before any metadata arrive.
     """
 
     def replace() -> GroupCoordinator:
@@ -289,9 +289,9 @@ def replace_coordinator(
             backlogs_of,
             metrics=None,  # the first coordinator has registered their names, and keeps them
             assignors=(OwnedPartitionsAssignor,),
-            # This affects only OffsetFetch: with ``require_stable``, as the Java client always
-            # asks. Without it a coordinator that has just taken over may answer with offsets older
-            # than those acknowledged, and a new owner would start there.
+            # This affects only OffsetFetch: it sets ``require_stable``, as the Java client always
+            # does. Without it, a coordinator that has just taken over may return offsets older than
+            # the acknowledged ones, and a new owner would start there.
             **{**consumer.config, "isolation_level": "read_committed"},
         )
         consumer._coordinator = coordinator

@@ -1,10 +1,10 @@
 """The records of gaps, decoded one record batch at a time by the compiled decoder.
 
-One thread reads gaps next to live records, so decoding gaps takes time from the live records and
-from everything else on this thread. kafka-python decodes in Python, and takes three times as long.
+One thread reads gaps and live records, so decoding gaps delays everything else on this thread.
+kafka-python decodes in Python, and takes three times as long.
 
-The records are the same to the last field. The compiled decoder does not handle batches with
-headers, of older formats, or damaged ones; kafka-python decodes those like the batches of any poll.
+The records are the same to the last field. kafka-python decodes the batches that the compiled
+decoder does not handle: with headers, of older formats, or damaged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AFTER_ALL = 2**63 - 1
 
 
 class GapRecords(ReadableRecords):
-    """A faster `ReadableRecords`."""
+    """`ReadableRecords` that decodes with the compiled decoder where it can."""
 
     def _unpack(
         self, tp: TopicPartition, batch: Any, key_deserializer: Any, value_deserializer: Any
@@ -93,7 +93,7 @@ class GapRecords(ReadableRecords):
         columns = compiled.Columns(True)
         payload = batch._buffer
         if not columns.append_records(payload, batch._pos, len(payload), *wanted):
-            return None  # damaged: kafka-python says how. Or a timestamp is too large for it.
+            return None  # damaged: kafka-python reports how. Or a timestamp is too large.
         rows = len(columns)
         if not rows:
             return iter(())
@@ -110,7 +110,7 @@ class GapRecords(ReadableRecords):
         )
 
 
-# Not as Arrow arrays: making these, and an Arrow object for each value, takes longer than decoding
+# Not as Arrow arrays: making one, and an Arrow object for each value, takes longer than decoding
 # the batch. The memory has the layout that `record_batch_of` expects.
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class IoLoop:
-    """The I/O loop of one consumer. Its coroutines must be awaited on it.
+    """Runs coroutines and sends requests on one consumer's I/O loop; await its own only there.
 
     Parameters
     ----------

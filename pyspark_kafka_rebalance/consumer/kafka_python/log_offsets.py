@@ -2,10 +2,10 @@
 
 Each leader is asked once.
 
-kafka-python's own look-up retries at once, until every leader has answered or its time is up,
-and with metadata that it does not renew: one deleted partition keeps it from returning anything.
-Nor does it have an isolation level for a single question. It takes 5 ms for a thousand partitions,
-and a planner asks at every trigger.
+kafka-python's look-up retries at once until every leader has answered or its time is up, with
+metadata that it does not renew: one deleted partition keeps it from returning anything. It has no
+isolation level for a single request, and takes 5 ms for a thousand partitions; a planner requests
+offsets at every trigger.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _Asked = tuple[OffsetSpec | None, int, IsolationLevel]
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A request, which takes longer to make than to encode, and its entry for each partition.
+    """A request, and its entry for each partition; making one takes longer than encoding it.
 
-    The entries are for these partitions, and for others that were requested before.
+    The entries include partitions that were requested before.
     """
 
     about: _Asked
@@ -68,7 +68,7 @@ class LogOffsets:
     manager : KafkaConnectionManager
         The manager of the client's connections.
     loop : IoLoop
-        Sends the questions.
+        Sends the requests.
     metadata : TopicMetadata
         Knows the leaders.
     """
@@ -79,8 +79,8 @@ class LogOffsets:
         self._manager = manager
         self._loop = loop
         self._metadata = metadata
-        # The last question of each kind, since mostly the same is asked again. Those by timestamp
-        # are changed for that, and are not in here while they are in flight.
+        # The last question of each kind, to be sent again: mostly it is the same. Questions by
+        # timestamp are changed for that, so they are not in here while in flight.
         self._questions: dict[_Asked, _Question] = {}
 
     def ask(
@@ -159,7 +159,7 @@ class LogOffsets:
 
         def answer() -> dict[TopicPartition, RecordTime | None]:
             found: dict[TopicPartition, RecordTime | None]
-            if asked.succeeded():  # already there: the loop, which may be busy, is not asked
+            if asked.succeeded():  # already there: do not wait for the loop, which may be busy
                 found = asked.value
             else:  # answered within the time, counted from when it was asked
                 found = self._loop.run(self._loop.wait_for, asked, None)

@@ -1,4 +1,4 @@
-"""How old the next record of a partition is: it is fetched, since brokers do not report it.
+"""Fetches the next record of a partition for its timestamp, which brokers do not report.
 
 ListOffsets by timestamp answers with the first record of the whole log that is young enough. That
 may lie below the position, as after a clock that was ahead, or where records are copied with the
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 # As in fetch_pipeline.py: version 10 is the first that returns zstd, from 13 on topics have ids.
 _VERSIONS = (4, 12)
 
-#: How much is asked of each partition at first; then four times as much, up to the consumer's
-#: ``max_partition_fetch_bytes``. The first partition of a request gets a whole record batch anyway.
+#: Bytes of each partition's first request; then four times as many each time, up to the consumer's
+#: ``max_partition_fetch_bytes``. The first partition of a request gets a whole batch anyway.
 _FIRST_BYTES = 64 * 1024
 
-#: Of a record whose age is unknown.
+#: The timestamp of a record whose age is unknown.
 NO_TIMESTAMP = -1
 
 _unpack_length = struct.Struct(">8xi").unpack_from
@@ -53,14 +53,14 @@ async def next_timestamps(
     consumer : KafkaConsumer
         Asks, under its isolation level.
     positions, ends : mapping
-        Where to look for a record: offsets, the latter exclusive. No position is at its end.
+        Where to search: offsets, the ends exclusive. No position is at its end.
     timeout_ms : float
-        How long to ask.
+        Milliseconds for the whole search.
 
     Returns
     -------
     dict of TopicPartition to int or None
-        Milliseconds; NO_TIMESTAMP of a record that has none, has one that microseconds in 64 bits
+        Milliseconds; NO_TIMESTAMP if the record has none, has one that microseconds in 64 bits
         cannot hold, or is damaged. None: there is no record. Partitions without an answer are left
         out.
 
@@ -83,7 +83,7 @@ async def next_timestamps(
 
 
 class _Search:
-    """The partitions whose next record is not found yet, and where it is looked for."""
+    """The partitions whose next record is not found yet, and the offsets to fetch next."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Search:
         self._manager.cluster.request_update()
 
     def _take(self, partition: TopicPartition, records: bytes, aborted: Sequence[Any]) -> None:
-        """Take in what was fetched of a partition; nothing, if the answer was full."""
+        """Take in a partition's fetched batches; nothing if the response had no room for one."""
         if (
             len(records) < _LOG_OVERHEAD
             or _unpack_length(records)[0] > len(records) - _LOG_OVERHEAD
@@ -198,7 +198,7 @@ class _Search:
             self.at[partition] = after
 
     async def _begin_later(self, partitions: Sequence[TopicPartition], timer: Timer) -> None:
-        """The records at these positions no longer exist: search from where the logs start."""
+        """The records at these positions were deleted: search from the starts of the logs."""
         asked = dict.fromkeys(partitions, OffsetSpec.EARLIEST)
         begins = await told_offsets(self._fetcher, asked, timer.timeout_ms)
         for partition, begin in begins.items():

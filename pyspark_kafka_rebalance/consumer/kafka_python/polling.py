@@ -40,8 +40,8 @@ def watch_fetches(
 ) -> None:
     """Have ``answered(node_id, requested partitions, response)`` called for each fetch response.
 
-    To be set up before the first fetch. It is called on the I/O loop, before kafka-python looks at
-    the response: a poll that returns its records also has what ``answered`` made of it.
+    To be set up before the first fetch. It is called on the I/O loop, before kafka-python handles
+    the response: a poll that returns its records also sees the effects of ``answered``.
     """
     fetcher = consumer._fetcher
     handle = fetcher._handle_fetch_response
@@ -56,13 +56,13 @@ def watch_fetches(
 
 
 def resume_what_was_begun(consumer: KafkaConsumer) -> None:
-    """Make a partition go on that was paused during a fetch.
+    """Resume partitions that were paused during a fetch.
 
-    To be set up before the first fetch. kafka-python puts the rest of that fetch aside, and resumes
-    it when no other partition is next. But it checks that with ``is None``, and an exhausted
-    partition stays next. Then what was put aside is never returned, and nothing more of its
-    partition is fetched. Also, it resumes a partition only before it looks at the next one: if that
-    one is put aside, it finds nothing, and waits.
+    Call it before the first fetch. kafka-python puts the rest of such a fetch aside, and resumes it
+    when no other partition is next. But it checks that with ``is None``, and an exhausted partition
+    stays next: the rest is never returned, and nothing more of its partition is fetched. It also
+    resumes a partition only before it handles the next one: if that one is put aside, it finds
+    nothing, and waits.
     """
     fetcher, paused = consumer._fetcher, consumer._subscription
     aside = fetcher._paused_partition_records
@@ -81,10 +81,10 @@ def resume_what_was_begun(consumer: KafkaConsumer) -> None:
 
 
 def raise_what_is_put_off(fetcher: Fetcher) -> None:
-    """Raise an error that the fetcher has put off since it had records, if it is not about those.
+    """Raise an error that the fetcher put off because it had records, if it is not about those.
 
-    A signal handler may have raised it. The fetcher would drop it if the partition it happened to
-    be at has moved on.
+    A signal handler may have raised it. The fetcher would drop it if its current partition has
+    moved on.
     """
     put_off = fetcher._next_in_line_exception_metadata
     if put_off is not None and not isinstance(
@@ -97,10 +97,10 @@ def raise_what_is_put_off(fetcher: Fetcher) -> None:
 def tell_before_taking(
     consumer: KafkaConsumer, taking: Callable[[TopicPartition], None] = lambda _: None
 ) -> None:
-    """Have ``taking`` called with a partition before a poll moves its position.
+    """Call ``taking`` with a partition before a poll moves its position.
 
-    If the fetcher is interrupted there, the records that it took are fetched again: they would
-    have no position that goes with them, or be left out.
+    If the fetcher is interrupted there, the records that it took are fetched again; otherwise they
+    would have no matching position, or be left out.
     """
     fetcher = consumer._fetcher
     append = fetcher._append
@@ -110,7 +110,7 @@ def tell_before_taking(
         taking(partition)
         try:
             return append(drained, part, max_records, update_offsets)
-        except BaseException:  # the fetcher may return what is drained, and raise this later
+        except BaseException:  # the fetcher may return the drained records, and raise this later
             state = fetcher._subscriptions.assignment.get(partition)
             if update_offsets and state is not None and state.position is not None:
                 kept = [r for r in drained.pop(partition, ()) if _end(r) <= state.position.offset]
@@ -134,13 +134,13 @@ def iterate_with(
     poll: Callable[[float], Mapping[TopicPartition, list[Any]]],
     taking: Callable[[TopicPartition], None],
 ) -> None:
-    """Have the library's iterator poll with ``poll``, and call ``taking`` before it moves on."""
+    """Make the library's iterator poll with ``poll``, and call ``taking`` before it moves on."""
 
     def records() -> Iterator[Any]:
         found = poll(1000 * max(0.0, consumer._consumer_timeout - time.monotonic()))
         for partition, records in found.items():
             for record in records:
-                # As in the library: sought, paused, revoked or lost since.
+                # As in the library: sought, paused, revoked or lost by now.
                 if not consumer._subscription.is_fetchable(partition):
                     break
                 taking(partition)
@@ -158,11 +158,11 @@ def fetch_step(consumer: KafkaConsumer, timeout_ms: float, max_records: int, upd
 
 
 class StepsBeside:
-    """Rounds of polling next to other work, which never wait, not even for the I/O loop.
+    """Rounds of polling beside other work; they never wait, not even for the I/O loop.
 
-    kafka-python has the loop send its fetches and waits for that: in each round, a thread that
-    decodes meanwhile would stand still for some switches of the interpreter lock. Between ``step``
-    and ``end`` the consumer's assignment must not change.
+    kafka-python waits until the loop has sent its fetches: in each round, a decoding thread would
+    be blocked for some switches of the interpreter lock. Between ``step`` and ``end`` the
+    consumer's assignment must not change.
     """
 
     def __init__(self, consumer: KafkaConsumer) -> None:
@@ -171,7 +171,7 @@ class StepsBeside:
         self._sending: Future | None = None
 
     def step(self, max_records: int, update: bool) -> Any:
-        """One round: return at most ``max_records`` that are there, and have more fetched."""
+        """One round: return at most ``max_records`` fetched records, and fetch more."""
         self.raise_failure()
         self._fetcher.fetch_records = self._fetch_records
         try:
@@ -180,12 +180,12 @@ class StepsBeside:
             del self._fetcher.fetch_records
 
     def end(self) -> None:
-        """Wait until the last round's fetches are sent, or have failed to be sent."""
+        """Wait until the last round's fetches are sent, or could not be sent."""
         if self._sending is not None and not self._sending.is_done:
             self._consumer._manager.run(_settled, self._sending)
 
     def raise_failure(self) -> None:
-        """Raise what kept the last round from sending its fetches.
+        """Raise the error that kept the last round from sending its fetches.
 
         A round that has taken records does not report it.
         """
@@ -197,8 +197,8 @@ class StepsBeside:
     def _fetch_records(
         self, max_records: int, update_offsets: bool, timeout_ms: float
     ) -> tuple[Any, bool]:
-        # As the fetcher's own, which sends only when it has nothing left. Here nodes without a
-        # pending fetch are asked while records of other partitions are still handed out.
+        # The fetcher's own sends only when it has nothing left. This one also fetches from idle
+        # nodes while records of other partitions are still handed out.
         records, _ = self._fetcher.fetched_records(max_records, update_offsets=update_offsets)
         if self._any_to_ask_for():
             manager = self._consumer._manager
@@ -238,10 +238,10 @@ def would_only_wait(consumer: KafkaConsumer) -> bool:
 
 
 def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
-    """Hand out fetched records in another form, which takes the place of ``PartitionRecords``.
+    """Hand out fetched records in another form, which replaces ``PartitionRecords``.
 
-    What was decoded in the old form and not handed out is fetched again in the new one: the
-    positions are right after what was handed out.
+    Records decoded in the old form and not handed out are fetched again in the new one: the
+    positions are right after the records that were handed out.
     """
     fetcher = consumer._fetcher
     if fetcher.PartitionRecords == form:
@@ -251,7 +251,7 @@ def hand_out_as(consumer: KafkaConsumer, form: Callable[..., Any]) -> None:
             decoded.drain()
     fetcher._next_partition_records = None
     fetcher._paused_partition_records.clear()
-    fetcher.PartitionRecords = form  # last: a poll that is interrupted before begins again
+    fetcher.PartitionRecords = form  # last: a poll that is interrupted before this starts again
 
 
 def is_closed(consumer: KafkaConsumer) -> bool:
@@ -266,5 +266,5 @@ def leave_polling_to_parent(consumer: KafkaConsumer) -> None:
 
 
 def end_iteration(consumer: KafkaConsumer) -> None:
-    """Forget what ``next(consumer)`` has taken from a poll and not returned."""
+    """Drop the records that ``next(consumer)`` has taken from a poll and not returned."""
     consumer._iterator = None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How soon the next broker is asked: before kafka-python would again choose the one that has just
-#: refused a connection (``reconnect_backoff_ms``, 50 by default).
+#: Pause before the next broker is asked: shorter than ``reconnect_backoff_ms`` (50 by default),
+#: after which kafka-python may choose the broker that has just refused a connection again.
 _ASK_AGAIN_S = 0.01
 
 _EpochOfPartition = OffsetForLeaderEpochRequest.OffsetForLeaderTopic.OffsetForLeaderPartition
@@ -41,9 +41,9 @@ require_names(
 async def first_answer(
     manager: KafkaConnectionManager, ask: Callable[[], Future], timeout_ms: float
 ) -> Any:
-    """Ask one broker after the other until one answers, on the I/O loop.
+    """Ask one broker after another until one answers, on the I/O loop.
 
-    kafka-python chooses the broker, and for a while avoids one that refused a connection. But it
+    kafka-python chooses the broker, and avoids one that refused a connection for a while. But it
     raises that refusal, although the next broker would answer.
 
     Parameters
@@ -53,7 +53,7 @@ async def first_answer(
     ask : callable
         Sends the question, to a broker of kafka-python's choice.
     timeout_ms : float
-        How long to ask, and to wait.
+        Milliseconds for all attempts together.
 
     Raises
     ------
@@ -83,7 +83,7 @@ async def first_answer(
 
 
 def offers_consumer_protocol(consumer: KafkaConsumer) -> bool:
-    """Whether the brokers have the consumer group protocol (KIP-848), and it is switched on.
+    """Whether the brokers support the consumer group protocol (KIP-848) and it is switched on.
 
     They list its messages even if the feature ``group.version`` is 0. Raises KafkaTimeoutError.
     """
@@ -127,8 +127,8 @@ def offered_versions(admin: KafkaAdminClient) -> dict[int, tuple[int, int]]:
 def inferred_version(admin: KafkaAdminClient) -> tuple[int, ...]:
     """The release of the broker of the first connection, as kafka-python infers it; asks no broker.
 
-    It follows from the versions that the broker offers. Of a release that kafka-python does not
-    know it is the last that it knows.
+    It follows from the versions that the broker offers; for a release newer than kafka-python
+    knows, it is the last known one.
     """
     version: tuple[int, ...] = admin._manager.broker_version
     return version

@@ -1,18 +1,16 @@
-"""The seam to kafka-python's decoding: every read of an unreadable record raises, and names it.
+"""The seam to kafka-python's decoding: each read of an unreadable record raises, and names it.
 
-kafka-python's own ``PartitionRecords`` forgets after one error that it has failed: the next poll
-takes nothing from it, again and again, and never returns. Here the unreadable data are dropped with
-the error, and fetched again for a later poll, which raises again. The polls in between have the
-other partitions' records, and a deserializer that failed because something else was missing gets
-another chance.
+kafka-python's ``PartitionRecords`` forgets after one error that it has failed: the next poll takes
+nothing from it, again and again, and never returns. Here the unreadable data are dropped with the
+error, and fetched again for a later poll, which raises again. The polls in between return the other
+partitions' records, and a deserializer that failed for another reason gets another chance.
 
-Only damage is an unreadable record, which an application may skip. Whatever else fails in decoding
-(a codec's library is missing, memory is exhausted, a signal handler raises) leaves the poll as it
-is, and the data are fetched again, too.
+Only a damaged record is unreadable, and may be skipped by the application. Any other failure in
+decoding (a codec's library is missing, memory is exhausted, a signal handler raises) is raised as
+it is; the data are fetched again, too.
 
-kafka-python also ignores the leader epoch of a response without records, and sets the position
-there without one: if the log is truncated there before the next record comes, nothing would notice
-(KIP-320).
+After a response without records, kafka-python's position has no leader epoch: a truncation there,
+before the next record arrives, would go unnoticed (KIP-320).
 """
 
 from __future__ import annotations
@@ -50,13 +48,13 @@ require_names(
 #: The codecs of Kafka, by their number in a batch's attributes.
 _CODECS = range(5)
 
-#: Raised as they are, also by a deserializer: the next record would do no better. Java's consumer
-#: does not wrap what corresponds to them (Errors) either.
+#: Raised as they are, even by a deserializer: the next record would fail as well. Java's consumer
+#: does not wrap Errors either.
 _NOT_OF_A_RECORD = (ImportError, MemoryError, RecursionError)
 
 
 class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
-    """kafka-python's ``PartitionRecords``, with the same interface and the errors that polls raise.
+    """kafka-python's ``PartitionRecords``, raising the errors that polls raise.
 
     Raises
     ------
@@ -72,12 +70,12 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
     def take(self, n: int | None = None) -> Any:
         try:
             found = super().take(n)
-            # An error behind these records waits for the next call. What a signal handler raises
-            # does not wait: these are fetched again.
+            # An error behind these records waits for the next call. A signal handler's does not:
+            # these records are fetched again.
             if self._interrupted:
                 self._maybe_raise_next_inline_exception()
         except BaseException:
-            self.drain()  # a failed generator would look like one at its end
+            self.drain()  # a failed generator would seem exhausted
             raise
         return found
 
@@ -97,7 +95,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
                 self._check(batch)
                 if batch.magic != 2 or self._wanted(batch):
                     yield from self._unpack(tp, batch, key_deserializer, value_deserializer)
-                if batch.magic == 2:  # past what compaction has removed
+                if batch.magic == 2:  # past the records that compaction has removed
                     self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
             self.drain()
         except UnreadableRecordError:
@@ -143,7 +141,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
         self, tp: TopicPartition, batch: Any, key_deserializer: Any, value_deserializer: Any
     ) -> Iterator[ConsumerRecord]:
         for record in batch:
-            if record.offset < self.fetch_offset:  # also what a seek should skip
+            if record.offset < self.fetch_offset:  # also records that a seek should skip
                 continue
             if self.check_crcs and not record.validate_crc():
                 raise kafka_errors.CorruptRecordError("the CRC of a message is wrong")
@@ -188,7 +186,7 @@ class ReadableRecords(Fetcher.PartitionRecords):  # type: ignore[misc]
 
 
 def raise_unless_the_records(error: Exception) -> None:
-    """Raise an error of a deserializer again if it is not that of the record alone."""
+    """Raise a deserializer's error again unless it concerns the record alone."""
     if isinstance(error, _NOT_OF_A_RECORD) or is_from_signal_handler(error):
         raise error
 
@@ -204,10 +202,10 @@ def _as_raised(error: Exception) -> BaseException:
 
 
 def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
-    """Also name the partition and offset if a fetch cannot give its data.
+    """Also name the partition and offset if a fetch returns no usable data.
 
-    To be set up before the first fetch. It also takes nothing from a response without records: the
-    position keeps its leader epoch.
+    Call it before the first fetch. A response without records then changes nothing: the position
+    keeps its leader epoch.
     """
     fetcher = consumer._fetcher
     parse: Callable[[Any], Any] = fetcher._parse_fetched_data
@@ -218,7 +216,7 @@ def name_what_is_unreadable(consumer: KafkaConsumer) -> None:
         except UnreadableRecordError:
             raise
         except kafka_errors.KafkaError as error:
-            # The broker could not read the data, or there is no whole batch in what it sent.
+            # The broker could not read the data, or sent no whole batch.
             if type(error) not in (kafka_errors.CorruptRecordError, kafka_errors.KafkaError):
                 raise
             at = completed.topic_partition

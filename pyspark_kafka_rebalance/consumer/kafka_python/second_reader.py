@@ -1,11 +1,11 @@
 """SecondReader: KIP-333's second consumer, which reads gaps next to the live records.
 
-It is a plain KafkaConsumer without a group, with connections and an I/O loop of its own, so that
-its fetches delay no others. It is made on a thread of its own, since that waits for the brokers.
+It is a plain KafkaConsumer without a group. It has its own connections and I/O loop, so that its
+fetches delay no others, and is made on its own thread, because that waits for the brokers.
 
-Fetched records that are not taken yet are bounded by ``BUFFERED_BYTES``: partitions are read in
-turn, as many at a time as fit (``catch_up.Places``). kafka-python fetches a partition again once
-its data are decoded.
+``BUFFERED_BYTES`` bounds the fetched records that are not taken yet: partitions are read in turn,
+as many at a time as fit (``catch_up.Places``). kafka-python fetches a partition again once its data
+are decoded.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from .unlisted_brokers import fail_unlisted_brokers
 
 log = logging.getLogger(__name__)
 
-#: How many bytes fetched for the gaps may wait to be handed out, whatever the number of partitions:
-#: only as many partitions are read at a time as one fetch of each fits. With "ordered", as many
-#: bytes again are kept of the live records behind the gaps.
+#: Bytes fetched for the gaps that may wait to be handed out, for all partitions together: only as
+#: many partitions are read at a time as can have one fetch each. With "ordered", as many bytes
+#: again are kept of the live records behind the gaps.
 BUFFERED_BYTES = 32 * 2**20
 
-#: The pause before a reader that could not be made is made again.
+#: The pause before the next attempt to make the reader.
 _MAKE_AGAIN_S = 1.0
 
 require_names(
@@ -56,7 +56,7 @@ require_names(
     }
 )
 
-#: Settings that belong to a group's member, or to the thread that polls it.
+#: Settings of a group's member, or of the thread that polls it.
 _NOT_OF_A_READER = (
     "group_id",
     "group_instance_id",
@@ -80,7 +80,7 @@ class Read(NamedTuple):
 
 
 class Bell:
-    """Ends, from any thread, the wait of a consumer's poll for its own fetches."""
+    """Ends a poll's wait for its own fetches, from any thread."""
 
     def __init__(self, consumer: KafkaConsumer) -> None:
         self._fetcher = consumer._fetcher
@@ -96,7 +96,7 @@ class Bell:
             self._manager.run(self._fetcher._fetch_futures.append, self._waited_for)
 
     def ring(self) -> None:
-        """End the wait: something is there."""
+        """End the wait: records are there."""
         waited_for = self._waited_for
         if waited_for is not None and not self._manager.closed:
 
@@ -104,24 +104,24 @@ class Bell:
                 if not waited_for.is_done:
                     waited_for.success(None)
 
-            with contextlib.suppress(RuntimeError):  # closed since
+            with contextlib.suppress(RuntimeError):  # closed in the meantime
                 self._manager.call_soon(end)
 
 
 class SecondReader:
-    """Reads gaps; used by one thread, apart from the one that makes it.
+    """Reads gaps; used by one thread, except that another one makes the consumer.
 
     Parameters
     ----------
     live : KafkaConsumer
-        The consumer that it reads for, which knows more brokers than it was given.
+        The consumer that it reads for, which knows more brokers than its configuration.
     config : dict
-        The configuration that the application gave to that consumer.
+        That consumer's configuration, as the application gave it.
     on_answer : callable
         Called on the reader's I/O loop when a fetch was answered.
     leader_epoch : callable
         Returns the leader epoch of the last record before a next offset, or -1. Where the reader
-        starts, the leader is asked whether the log was truncated since (KIP-320).
+        starts, it is used to detect that the log was truncated (KIP-320).
     held : callable
         Returns whether enough of a partition was read for now.
     """
@@ -166,7 +166,7 @@ class SecondReader:
         return self._consumer is not None
 
     def begin(self) -> None:
-        """Have a consumer made, unless there is one or one is being made.
+        """Make a consumer, in the background, unless there is one or one is being made.
 
         Raises the error of the last attempt, unless it is retriable.
         """
@@ -180,7 +180,7 @@ class SecondReader:
             self._making.start()
 
     def close(self) -> None:
-        """Close the connections, also those of a consumer that is still being made."""
+        """Close the connections, even of a consumer that is still being made."""
         with self._lock:
             self._closed = True
             consumer, self._consumer = self._consumer, None
@@ -198,7 +198,7 @@ class SecondReader:
             log.info("the second reader, for gaps, cannot connect yet: %r", error)
             self._failure = error
             return
-        _form_of_records()  # if imported here, nothing waits for it
+        _form_of_records()  # imported on this thread, nothing waits for it
         fail_unlisted_brokers(consumer._manager)
         name_what_is_unreadable(consumer)
         Subscription(consumer._subscription, consumer._manager.cluster).hold(self._held, 0)
@@ -221,7 +221,7 @@ class SecondReader:
         _close(consumer)
 
     def _brokers(self) -> list[str]:
-        """The brokers that the live reader knows, and those that it was given, even if down."""
+        """The brokers that the live reader knows or was configured with, even if they are down."""
         known = [
             f"[{broker.host}]:{broker.port}"
             if ":" in broker.host
@@ -246,14 +246,14 @@ class SecondReader:
     ) -> Read:
         """Return fetched records of these gaps, lowest first, and fetch more; never waits.
 
-        Records outside the gaps may be among them.
+        Some may lie outside the gaps.
 
         Raises
         ------
         UnreadableRecordError
-            Raised again until the record is not wanted any more. It may be one that is not wanted.
+            Raised again until the record is no longer wanted. It may lie outside the gaps.
         kafka.errors.OffsetOutOfRangeError
-            What is wanted is not in the log; see ``ask_bounds``.
+            The wanted offsets are not in the log; see ``ask_bounds``.
         """
         consumer, steps = self._consumer, self._steps
         assert consumer is not None
@@ -263,7 +263,7 @@ class SecondReader:
         wanted_now = [p for p in wanted if p not in self._bounds]
         leader_of = consumer._manager.cluster.leader_for_partition
         self._places.stand_back([p for p in wanted_now if leader_of(p) == -1])
-        if len(wanted_now) > self._places.number:  # a partition that others wait for may lack one
+        if len(wanted_now) > self._places.number:  # a held partition makes room for others
             self._places.stand_back([p for p in wanted_now if self._held(p)])
         taken = self._places.take(wanted_now)
         if states.keys() != set(taken):
@@ -310,7 +310,7 @@ class SecondReader:
                 self._bounds[partition] = answer
 
     def take_bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The bounds reported since; if some could not be, reading meets the same error again."""
+        """The bounds reported since the last call; without them, reading raises the error again."""
         told = {p: answer for p, answer in self._bounds.items() if answer.is_done}
         for partition in told:
             del self._bounds[partition]
@@ -345,7 +345,7 @@ def _form_of_records() -> Callable[..., Any]:
 
 
 def _close(consumer: KafkaConsumer) -> None:
-    # They belong to the application's consumer as well, and would be closed with this one.
+    # The application's consumer uses them too; this one must not close them.
     consumer.config["key_deserializer"] = consumer.config["value_deserializer"] = None
     try:
         consumer.close(autocommit=False, timeout_ms=0)

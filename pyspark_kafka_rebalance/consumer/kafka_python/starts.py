@@ -1,7 +1,7 @@
 """An assigned partition starts at the group's committed offset, or beyond a backlog.
 
-Invariant: a partition starts with the leader epoch of the record before it, if that is known. So
-even a partition without new records notices that the log was truncated there (KIP-320).
+Invariant: a partition starts with the leader epoch of the record before it, if that is known. So a
+truncated log is noticed even if the partition has no new records (KIP-320).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Backlog(NamedTuple):
 
     @property
     def live(self) -> OffsetAndMetadata:
-        """Where polls start instead; no record before it has a later leader epoch."""
+        """Where polls start; no record before it has a later leader epoch."""
         return OffsetAndMetadata(self.remaining.live, "", self.leader_epoch)
 
 
@@ -38,32 +38,32 @@ class Backlogs(Protocol):
     async def look_up(
         self, committed: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, Backlog]:
-        """The backlogs to set aside of these partitions, and where they start instead."""
+        """These partitions' backlogs to set aside, and where polls start instead."""
         ...
 
     def begin(
         self, partition: TopicPartition, start: OffsetAndMetadata, remaining: Remaining
     ) -> None:
-        """Start the partition at the live position, and not at this commit."""
+        """Start the partition at the live position instead of at this commit."""
         ...
 
 
 class Starts:
-    """The commits at which partitions start, until polls have handed out their first records.
+    """Sets the start of assigned partitions; keeps their commits until their first records arrive.
 
     Parameters
     ----------
     state : SubscriptionState
-        Of the consumer whose positions are set.
+        The consumer's, whose positions are set.
     loop : IoLoop
         The consumer's.
     committed : callable
-        A coroutine function that returns what the group has committed of these partitions, and asks
-        for at most that many milliseconds.
+        A coroutine function that returns the group's commits of these partitions within a timeout
+        (milliseconds).
     look_up_ms : float
-        How long a look-up may take.
+        Timeout of a look-up.
     backlogs : Backlogs, optional
-        If given, it decides where partitions with a backlog begin.
+        If given, decides where partitions with a backlog start.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Starts:
         self._loop = loop
         self._committed = committed
         self._look_up_ms = look_up_ms
-        # The assignment whose starts are looked up, and the answer to come.
+        # The assignment whose starts are being looked up, and the pending answer.
         self._asked: tuple[dict[TopicPartition, TopicPartitionState], Future] | None = None
         self._found: dict[TopicPartition, OffsetAndMetadata] = {}
         self._backlogs = backlogs
@@ -94,14 +94,14 @@ class Starts:
         return self._found.pop(partition, None)
 
     async def look_up(self, timeout_ms: float | None) -> bool:
-        """Start where the group is, with the leader epoch that was committed (KIP-320).
+        """Start at the group's commits, with their leader epochs (KIP-320).
 
-        Runs on the I/O loop; returns whether everything that is assigned has been looked up. The
-        library forgets the epoch. If a log was truncated before the hand-over, and has grown since,
-        it would then be read on in the middle of other records.
+        Runs on the I/O loop; returns whether every assigned partition has a start. The library
+        drops the epoch: a log that was truncated before the hand-over, and has grown again, would
+        be read from the middle of other records.
 
-        One look-up goes on over short polls, but not beyond the assignment that it is for: another
-        owner in between would also commit.
+        One look-up spans short polls, but ends with its assignment: another owner may commit before
+        the next one.
         """
         states = {
             partition: self._state.assignment[partition]
@@ -119,7 +119,7 @@ class Starts:
             if not asked[1].is_done:
                 self._asked = asked
             return False
-        for partition in states:  # what was found for an earlier assignment
+        for partition in states:  # the commits of an earlier assignment
             self._found.pop(partition, None)
         for partition, found in committed.items():
             if self._backlogs is not None and partition in backlogs:

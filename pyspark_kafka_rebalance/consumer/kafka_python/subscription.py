@@ -1,4 +1,4 @@
-"""A consumer's subscription, and the assignment that its polls read."""
+"""A consumer's subscription and assignment."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from ..taken import Taken
 if TYPE_CHECKING:
     from kafka.cluster import ClusterMetadata
 
-# mark_pending_revocation is what sets _pending_revocation.
+# mark_pending_revocation sets _pending_revocation.
 require_names(
     {
         TopicPartitionState: ("mark_pending_revocation", "position"),
         SubscriptionState: ("is_paused", "paused_partitions", "fetchable_partitions"),
-        # It asks whether a partition is paused when it hands out what was fetched, and not when it
-        # fetches.
+        # It checks for pauses when it hands out fetched records, not when it fetches.
         Fetcher: ("fetched_records", "_fetchable_partitions"),
     }
 )
@@ -37,14 +36,14 @@ class Subscription:
     state : SubscriptionState
         The consumer's.
     cluster : ClusterMetadata
-        Learns which topics to follow.
+        Is notified of the topics to follow.
 
     Attributes
     ----------
     ahead : ReadAhead
-        Where the application is, if polls are further.
+        The application's position in partitions where polls are ahead of it.
     taken : Taken
-        What the last poll has taken, or the poll under way.
+        The records that the current or last poll has taken.
     """
 
     def __init__(self, state: SubscriptionState, cluster: ClusterMetadata) -> None:
@@ -55,16 +54,16 @@ class Subscription:
         self.taken = Taken(returned=True)
         self._holds_buffered = False
 
-    # -- what is subscribed to --------------------------------------------------------------------
+    # -- subscription -----------------------------------------------------------------------------
 
     @property
     def subscribed(self) -> bool:
-        """Whether this consumer is subscribed, rather than manually assigned or nothing yet."""
+        """Whether this consumer has a subscription, rather than a manual assignment or neither."""
         return bool(self._state.partitions_auto_assigned())
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics subscribed to now (for a pattern: those that match)."""
+        """The topics subscribed to now (for a pattern: the matching ones)."""
         return frozenset(self._state.subscription or ())
 
     @property
@@ -83,7 +82,7 @@ class Subscription:
         self._state.group_subscribe(topics)
         self._cluster.set_topics(self._state.group_subscription())
 
-    # -- what is assigned -------------------------------------------------------------------------
+    # -- assignment -------------------------------------------------------------------------------
 
     def owned(self) -> frozenset[TopicPartition]:
         """The partitions of the applied assignment, including those being revoked."""
@@ -92,14 +91,14 @@ class Subscription:
     def set_assignment(
         self, partitions: Collection[TopicPartition], gated: Collection[TopicPartition]
     ) -> None:
-        """Own exactly ``partitions``; nothing of ``gated`` is fetched or returned any more.
+        """Own exactly ``partitions``; stop fetching and returning records of ``gated``.
 
-        To be called on the polling thread.
+        Call it on the polling thread.
 
         The library clears the gate with every new assignment, so both are set together; 3.0.5 does
         not, and has no call that would. The public ``assign_from_subscribed`` refuses a partition
         of a topic that just left the subscription (a deleted topic under a pattern), which is still
-        ours until it is released.
+        owned until it is released.
         """
         self.give_back(gated)
         self.ahead.forget(self.owned() - set(partitions))
@@ -110,7 +109,7 @@ class Subscription:
         self.forget_replaced_topics()  # to learn the first ids
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that the application is given, if it is known; asks no broker."""
+        """The next offset that the application receives, if it is known; asks no broker."""
         read = self.read_position(partition)
         if read is not None and (before := self.taken.position(partition)) is not None:
             return int(before.offset)
@@ -118,7 +117,7 @@ class Subscription:
         return read if read is None or mark is None else min(read, mark.offset)
 
     def taking(self, partition: TopicPartition) -> None:
-        """The poll under way is about to move this partition's position, or its mark."""
+        """The current poll is about to move this partition's position or its mark."""
         taken, state = self.taken, self._state.assignment.get(partition)
         position = None if state is None else state.position
         if taken.returned or partition in taken.positions or position is None:
@@ -129,9 +128,9 @@ class Subscription:
         taken.positions[partition] = position
 
     def take_back(self) -> None:
-        """The poll under way returns nothing: what it has taken is polled again.
+        """The current poll returns nothing: the records that it has taken are polled again.
 
-        So is everything that a merge has buffered, which may have been interrupted, too.
+        So are all records that a merge has buffered, because it may have been interrupted, too.
         """
         if self.taken.returned:
             return
@@ -143,7 +142,7 @@ class Subscription:
         self.taken = Taken(returned=True)
 
     def read_position(self, partition: TopicPartition) -> int | None:
-        """The offset after all that polls have read, including what a merge has buffered."""
+        """The offset after all records that polls have read, buffered ones included."""
         state = self._state.assignment.get(partition)
         position = None if state is None else state.position
         return None if position is None else int(position.offset)
@@ -155,7 +154,7 @@ class Subscription:
             state.position = position
 
     def give_back(self, partitions: Collection[TopicPartition]) -> None:
-        """Take back what a merge has buffered of these partitions; polls bring it again."""
+        """Drop a merge's buffered records of these partitions; polls return them again."""
         for partition in self.ahead.marks.keys() & set(partitions):
             mark, position = self.ahead.marks[partition], self.read_position(partition)
             if position is not None and position > mark.offset:
@@ -172,9 +171,9 @@ class Subscription:
             self.ahead.held.clear()
 
     def go_back(self, partition: TopicPartition, end: OffsetAndMetadata) -> None:
-        """The log was truncated: the live reader goes on here, if it was further.
+        """The log was truncated: rewind the live reader to this position, if it was beyond.
 
-        Buffered records that are still in the log are polled again.
+        Buffered records still in the log are polled again.
         """
         read, mark = self.read_position(partition), self.ahead.marks.get(partition)
         if read is not None and read > end.offset:
@@ -185,14 +184,14 @@ class Subscription:
     def forget_replaced_topics(self) -> None:
         """Forget the leader epochs of positions in recreated topics.
 
-        The epochs of a recreated topic start over. With an old one, its log would look truncated
-        where it ends, and the records that it has by then would be left out. To be called with an
+        The epochs of a recreated topic start over. With an old one, its log would seem truncated
+        where it ends, and the records that it has by then would be left out. Called with an
         assignment, for the first ids, and on the I/O loop with new metadata.
         """
         assignment = list(self._state.assignment.items())
         for topic in {partition.topic for partition, _ in assignment}:
             topic_id = self._cluster.topic_id(topic)
-            if topic_id is None or not topic_id.int:  # gone, or not known
+            if topic_id is None or not topic_id.int:  # deleted, or not known
                 continue
             before, self._topic_ids[topic] = self._topic_ids.get(topic), topic_id
             if before in (None, topic_id):
@@ -211,17 +210,17 @@ class Subscription:
         return frozenset(partition for partition, state in assignment if state.paused)
 
     def hold_while_buffered(self) -> None:
-        """Have nothing fetched or handed out of partitions of which a merge has enough."""
+        """Fetch and hand out nothing of partitions of which a merge has enough buffered."""
         if not self._holds_buffered:
             self._holds_buffered = True
             self.hold(self.ahead.held.__contains__, 0)
 
     def hold(self, held: Callable[[TopicPartition], bool], kept: int) -> None:
-        """Have nothing handed out of a partition while ``held`` says so.
+        """Hand out nothing of a partition while ``held`` returns True.
 
         For up to ``kept`` held partitions, the records of one fetch are kept, and handed out once
-        the partition is not held any more; nothing more is fetched until then. This is independent
-        of the application's own pause.
+        the partition is no longer held; nothing more is fetched until then. This is independent of
+        the application's own pause.
         """
         state = self._state
         all_fetchable, was_paused = state.fetchable_partitions, state.is_paused
@@ -241,7 +240,7 @@ class Subscription:
         state.paused_partitions = lambda: set(self.paused())
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The position of each partition that has one: what ``commit()`` commits."""
+        """The position of each partition that has one, which ``commit()`` commits."""
         consumed: dict[TopicPartition, OffsetAndMetadata] = self._state.all_consumed_offsets()
         for partition, mark in list(self.ahead.marks.items()):
             if partition in consumed and consumed[partition].offset > mark.offset:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .io_loop import IoLoop
 
-#: Errors with which kafka-python ends a metadata refresh that has updated the other topics.
+#: kafka-python ends a metadata refresh with these errors although it has updated the other topics.
 _OF_A_TOPIC = (
     kafka_errors.UnknownTopicOrPartitionError,
     kafka_errors.TopicAuthorizationFailedError,
@@ -45,7 +45,7 @@ class TopicMetadata:
     Attributes
     ----------
     cluster : ClusterMetadata
-        kafka-python's own, for the assignor.
+        kafka-python's, for the assignor.
     """
 
     def __init__(self, manager: KafkaConnectionManager, loop: IoLoop) -> None:
@@ -56,7 +56,7 @@ class TopicMetadata:
         self._asking_for_all = 0
         self._all_topics_before = False
 
-    # -- as they are ------------------------------------------------------------------------------
+    # -- cached -----------------------------------------------------------------------------------
 
     @property
     def internal_topics(self) -> frozenset[str]:
@@ -74,7 +74,7 @@ class TopicMetadata:
         return {p: node for p in partitions if (node := leader_of(p)) is not None and node >= 0}
 
     def partition_counts(self, topics: Collection[str]) -> dict[str, int]:
-        """Number of partitions of each topic; 0 for a topic that is not in the metadata."""
+        """The number of partitions of each topic; 0 if the metadata lack the topic."""
         return {topic: len(self.cluster.partitions_for_topic(topic) or ()) for topic in topics}
 
     def topic_name(self, topic_id: UUID) -> str | None:
@@ -98,7 +98,7 @@ class TopicMetadata:
     def leaderships(self) -> dict[TopicPartition, tuple[UUID | None, int | None]]:
         """The topic id and the leader epoch of each partition in the metadata.
 
-        If either changes, it may be another log.
+        If either changes, the log may be another one.
         """
         epoch_of = self.cluster.leader_epoch_for_partition
         found = {}
@@ -109,10 +109,10 @@ class TopicMetadata:
                 found[partition] = topic_id, epoch_of(partition)
         return found
 
-    # -- asked for --------------------------------------------------------------------------------
+    # -- requested --------------------------------------------------------------------------------
 
     def refresh(self) -> Future:
-        """Ask for new metadata; the future is done when it is there."""
+        """Request new metadata; the future is done when they arrive."""
         return self.cluster.request_update()
 
     def refresh_now(self) -> Future:
@@ -127,8 +127,8 @@ class TopicMetadata:
     async def renew(self, timeout_ms: float) -> None:
         """Wait for new metadata, on the I/O loop. Raises KafkaTimeoutError and the broker's errors.
 
-        kafka-python also raises what the metadata say of a topic (it is unknown, say), if they have
-        only that one. That is an answer, not a failure.
+        If the metadata have a single topic, kafka-python also raises that topic's error (it is
+        unknown, say). That is an answer, not a failure.
         """
         before = self.renewed_ms
         try:
@@ -144,16 +144,16 @@ class TopicMetadata:
     def existing_topics(self, timeout_ms: float) -> frozenset[str]:
         """All topics that this client may describe, fetched now; not on the I/O loop.
 
-        Raises KafkaTimeoutError. kafka-python's own ``topics()`` does not: it waits for ever.
+        Raises KafkaTimeoutError. kafka-python's own ``topics()`` waits for ever.
         """
         self._loop.run(self._refresh_all, timeout_ms)
         return frozenset(self.cluster.topics())
 
     async def _refresh_all(self, timeout_ms: float) -> None:
-        """Renew the metadata with those of all topics.
+        """Renew the metadata, of all topics.
 
-        Stays on the I/O loop between the check and the request: a refresh that started in between
-        would ask only for the subscribed topics, and be taken for the answer.
+        Does not leave the I/O loop between the check and the request: a refresh started in between
+        would request only the subscribed topics, and be taken for the answer.
         """
         cluster, timer = self.cluster, Timer(timeout_ms)
         if not self._asking_for_all:
@@ -161,7 +161,7 @@ class TopicMetadata:
         self._asking_for_all += 1
         cluster.need_all_topic_metadata = True
         try:
-            while cluster.metadata_refresh_in_progress:  # it might not ask for all topics
+            while cluster.metadata_refresh_in_progress:  # it may not be for all topics
                 with suppress(*_OF_A_TOPIC, *_OF_A_BROKER):
                     under_way = self._manager.call_soon(cluster.refresh_metadata)
                     await self._loop.wait_for(under_way, timer.timeout_ms)
@@ -172,7 +172,7 @@ class TopicMetadata:
                 cluster.need_all_topic_metadata = self._all_topics_before
 
     def hidden_topics(self, topics: Collection[str], timeout_ms: float) -> frozenset[str]:
-        """The given topics that this client may not describe, asked now; not on the I/O loop.
+        """Request which of these topics this client may not describe; not on the I/O loop.
 
         Raises KafkaTimeoutError.
         """
@@ -181,9 +181,9 @@ class TopicMetadata:
         return frozenset(t.name for t in described if t.error_code == refused)
 
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
-        """The ids of the given topics that have one, asked now; not on the I/O loop.
+        """Request the ids of the given topics, as far as they have one; not on the I/O loop.
 
-        The metadata stay as they are. Raises KafkaTimeoutError.
+        Leaves the cached metadata unchanged. Raises KafkaTimeoutError.
         """
         described = self._describe(topics, timeout_ms)
         return {t.name: t.topic_id for t in described if t.topic_id is not None and t.topic_id.int}

@@ -1,10 +1,10 @@
 """Leaders that the metadata name but do not list: requests to them fail instead of raising.
 
-While a broker shuts down, metadata may name it as a leader and not have it in their list of
-brokers. As of kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of
-returning a future that fails. During a poll, that loses the records which the poll had taken from
-the buffer, since the positions are already past them. The broker also keeps a fetch in flight for
-ever, so nothing is fetched from it when it is back.
+While a broker shuts down, metadata may name it as a leader without listing it as a broker. As of
+kafka-python 3.0.12, ``send`` then raises ``UnknownBrokerIdError`` instead of returning a future
+that fails. During a poll, that loses the records that the poll has taken from the buffer: the
+positions are already past them. The broker's fetch also stays in flight for ever, so nothing is
+fetched from it when it is back.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from kafka.net.manager import KafkaConnectionManager
 
 
 def fail_unlisted_brokers(manager: KafkaConnectionManager) -> None:
-    """Have requests to such brokers fail like those to brokers that cannot be reached.
-
-    Also request new metadata.
-    """
+    """Fail requests to such brokers as if these were unreachable, and request new metadata."""
     send = manager.send
 
     def send_or_fail(

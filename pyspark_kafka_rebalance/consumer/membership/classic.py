@@ -1,17 +1,17 @@
 """ClassicProtocol: the classic cooperative protocol (KIP-429) with deferred revoke.
 
-The idea of the deferral: to the group this member goes on *owning* a partition whose revoke is
-requested. It says so in every JoinGroup until the partition is released, and only then requests
-the rebalance that lets the new owner have it. The broker has no timer on that; the deadline is
-the consumer's.
+The idea of the deferral: to the group, this member keeps *owning* a partition whose revoke is
+requested. It says so in every JoinGroup until the partition is released, and only then requests the
+rebalance that lets the new owner have it. The broker has no timer on that; the deadline is the
+consumer's.
 
-Invariants, besides those of ``member_record.py``:
- 1. At most one join is in flight, and none begins before the result of the last is applied.
- 2. What a JoinGroup claims as owned is the applied assignment at the moment of sending. A release
-    after that moment requests one more join.
- 3. A generation that the coordinator does not know is no loss: the next join claims what is owned
-    (``Claim`` says why that is safe). Until then the member uses the generation that it synced
-    last, which a coordinator knows after a failover.
+Invariants, in addition to ``member_record.py``'s:
+ 1. At most one join is in flight, and none starts before the last one's result is applied.
+ 2. A JoinGroup claims as owned the applied assignment at the moment of sending. A release after
+    that moment requests one more join.
+ 3. A generation that the coordinator does not know is no loss: the next join claims the owned
+    partitions (``Claim`` explains why that is safe). Until then the member uses the generation that
+    it synced last, which a coordinator knows after a failover.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Claim:
     * The coordinator has failed over. It persists a generation when the leader's assignment
       arrives; a generation that was not persisted is forgotten. The group is in the previous
       generation, and the owners of partitions in it still own them.
-    * An answer to this member was lost. Its JoinGroup has claimed all the same, and what a member
-      claims goes to no other.
+    * An answer to this member was lost. Its JoinGroup has claimed its partitions, and no other
+      member gets claimed ones.
     * The group has continued without the member. A dynamic member is removed then, and gets
-      UNKNOWN_MEMBER_ID. A static member stays, with what its last JoinGroup claimed, and the leader
-      may have given the rest away. Before that, the coordinator waits for its JoinGroup for the
-      rebalance timeout.
+      UNKNOWN_MEMBER_ID. A static member stays, with the claims of its last JoinGroup, and the
+      leader may have given the rest away. Before that, the coordinator waits for its JoinGroup for
+      the rebalance timeout.
 
     So the claim of a dynamic member holds as long as the coordinator knows the member. The claim
     of a static member holds for the rebalance timeout after the group was last known to be in its
@@ -74,13 +74,12 @@ class Claim:
 
 
 class Leaving:
-    """Tells the coordinator that a member leaves its group, in the way of its protocol.
+    """Sends a member's leave to the coordinator, by its protocol's ``send``.
 
     A member can leave during its first join, too. The coordinator already knows the member by then,
     and would keep it, and the partitions assigned to it, until the session times out.
 
-    ``send`` is a coroutine function that tells the coordinator, and returns the broker's error
-    class.
+    ``send`` is a coroutine function that sends the leave and returns the broker's error class.
     """
 
     def __init__(
@@ -95,14 +94,14 @@ class Leaving:
         self._send = send
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
-        """Tell the coordinator, if it knows the member; not to be called on the I/O loop."""
+        """Leave, if the coordinator knows the member; not to be called on the I/O loop."""
         if member.member_id:
             self._loop.run(self.leave_async, member, reason, timeout_ms)
 
     async def leave_async(
         self, member: Member, reason: str, timeout_ms: float | None = None
     ) -> None:
-        """Tell the coordinator, if it knows the member.
+        """Leave, if the coordinator knows the member.
 
         If that fails, the session timeout has the same effect.
         """
@@ -272,7 +271,7 @@ class ClassicProtocol:
             refused = self._record.member
             retry_after = self._join_failed(type(error), error)
             if self._record.failure is not None:
-                await self.leave_async(refused, "failed for good")  # so that nobody waits for it
+                await self.leave_async(refused, "failed for good")  # so that no member waits for it
             return retry_after
 
     async def _join_and_sync(self) -> float:
@@ -304,7 +303,7 @@ class ClassicProtocol:
             return 0
         assigned = await self._joins.assign(joined.members) if joined.leads else None
         with record.lock:
-            if not record.accept(attempt, joined.member):  # what was claimed has been given up
+            if not record.accept(attempt, joined.member):  # claimed partitions were given up
                 record.become(Member(member_id=joined.member.member_id))
                 self._must_rejoin = True
                 return 0
@@ -330,7 +329,7 @@ class ClassicProtocol:
         return 0
 
     def _goes_on(self, attempt: Attempt, joined: Joined) -> bool:
-        """Whether the member that the coordinator has let in has not left since.
+        """Whether the member, which the coordinator has let in, has not left in the meantime.
 
         Takes the id that it got in the same step, so that a later leave uses it.
         """
@@ -418,7 +417,7 @@ class ClassicProtocol:
             self._parts.draw(found, error)
             return
         if not member.joined or not self._record.is_current(attempt):
-            return  # it answers an earlier generation; the join has said all there is to say
+            return  # it answers an earlier generation; the join has reported everything
         if Consequence.ALIVE in found:
             self._parts.lease.renew(sent_at)
             self._parts.schedule.accepted()

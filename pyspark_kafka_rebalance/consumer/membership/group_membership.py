@@ -1,8 +1,8 @@
 """GroupMembership: one member of a consumer group, in either protocol.
 
 It runs on the consumer's I/O loop, so heartbeats continue however rarely the application polls.
-Other modules decide: who the member is and what happened to it (``member_record.py``), when to
-heartbeat and whether the application is alive (``liveness.py``), what errors mean
+Other modules decide: the member's identity and events (``member_record.py``), when to heartbeat and
+whether the application is alive (``liveness.py``), the meaning of errors
 (``coordinator_answers.py``), and how to join (``classic.py`` or ``next_generation.py``;
 ``chosen_protocol`` chooses). Two places decide at a heartbeat that the membership is lost: ``beat``
 there, and ``lose_if_expired`` here.
@@ -68,7 +68,7 @@ class GroupMembership:
         """Whether it has joined, with nothing under way and no assignment to be applied."""
         return self.protocol.is_stable()
 
-    # -- called by the consumer, on the thread that polls ------------------------------------------
+    # -- called by the consumer, on the thread that polls -----------------------------------------
 
     def start(self) -> None:
         """Start the loops; idempotent. The first call is the first poll."""
@@ -85,12 +85,12 @@ class GroupMembership:
             self._wake()
 
     def pumped(self) -> None:
-        """Somebody polls for the application, which may or may not be alive."""
+        """A poll without records; a sign of life only if ``Liveness.pumping_counts``."""
         if self.parts.liveness.pumped():
             self._wake()
 
     def raise_if_failed(self) -> None:
-        """Raise what ended the membership for good."""
+        """Raise the error that ended the membership for good."""
         if self.record.failure is not None:
             raise self.record.failure
 
@@ -122,7 +122,7 @@ class GroupMembership:
                 )
 
     def commit(self, offsets: Mapping[TopicPartition, Committable]) -> None:
-        """Commit these next offsets when the lane is free, merged with what waits.
+        """Commit these next offsets when the lane is free, merged with the waiting ones.
 
         Raises PartitionsLostError if one of the partitions is lost, even if no poll has reported
         that yet.
@@ -132,7 +132,7 @@ class GroupMembership:
             self.commits.add(offsets)
 
     def commit_by_hand(self, by_hand: EnteredCommit) -> None:
-        """Commit what the application commits itself, in one order with all other commits.
+        """Send an explicit commit, in one order with all other commits.
 
         Raises PartitionsLostError as ``commit``, or if one is not owned; also outside a generation,
         where the broker would take it for the commit of a group without members and accept it.
@@ -186,13 +186,13 @@ class GroupMembership:
         self.protocol.wake()
 
     async def _guarded(self, loop: Callable[[], Any]) -> None:
-        """Run a loop; if it dies, the membership ends and the next poll says why."""
+        """Run a loop; if it dies, the membership ends and the next poll raises the reason."""
         group_id = self.parts.group_id
         try:
             await loop()
         except Exception as error:
             if self.record.closed or self.parts.loop.closed:
-                # What the loop waited for went away with the connections.
+                # The connections that the loop waited on are closed.
                 log.debug("group %s: a loop ended as the client was closed: %r", group_id, error)
                 return
             log.exception("group %s: the membership's loop failed", group_id)
@@ -221,7 +221,7 @@ class GroupMembership:
 
 
 def chosen_protocol(consumer: KafkaConsumer, group_protocol: str) -> str:
-    """Choose ``"classic"`` or ``"consumer"`` by what the brokers offer.
+    """Choose ``"classic"`` or ``"consumer"``, depending on the brokers.
 
     If ``group_protocol`` is ``"classic"``, no broker is asked.
 

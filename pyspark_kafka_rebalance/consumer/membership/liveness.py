@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from kafka import errors as kafka_errors
 
-#: The margin is this share of the session timeout. It leaves time to record what was handed out
-#: just before the lease ends, before the broker can give the partition away.
+#: The margin is this share of the session timeout. It leaves time to record hand-outs from just
+#: before the end of the lease, before the broker can give the partition away.
 MARGIN_SHARE = 0.1
 
 
@@ -26,7 +26,7 @@ def suspend_aware_clock() -> float:
 
 
 class Lease:
-    """How long the membership is certain.
+    """Bounds how long the membership is certain, by the clock alone.
 
     The broker fences a member that it has not heard from for the session timeout. A process that
     was stopped (SIGSTOP, a long garbage collection, a suspended machine) does not notice that; the
@@ -81,8 +81,8 @@ class UnheardWrites:
     rises after the log was loaded, and before its listener is registered). It then answers every
     heartbeat with COORDINATOR_NOT_AVAILABLE after 5 s, until something else is written to that
     partition of ``__consumer_offsets``. A group that commits recovers with its next commit. Members
-    of a quiet group would lose all they own at the end of their sessions, so they have to make it
-    write.
+    of a quiet group would lose all their partitions when their sessions end, so they have to make
+    it write.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class UnheardWrites:
 HURRIED_HEARTBEAT_S = 0.15
 HURRY_FOR_S = 5.0
 
-#: How long an idle loop sleeps at most before it looks again; every change wakes it earlier.
+#: The longest sleep of an idle loop; every change wakes it earlier.
 IDLE_S = 5.0
 
 
@@ -157,11 +157,11 @@ class HeartbeatSchedule:
 class Liveness:
     """Whether the application that a member works for is alive.
 
-    Two things are distinct. A member is *pumped* when somebody takes its part in the rebalance for
-    it (``poll_membership``). The application is *alive* when it polls itself, or says so. By
-    default pumping counts as a sign of life, because the application itself pumps: a query's pump
-    ends with its query. If the pump is a thread that runs on whatever happens to the application
-    (KIP-509), it must not count.
+    Two things are distinct. A member is *pumped* when ``poll_membership`` takes part in the
+    rebalance. The application is *alive* when it polls itself, or reports so. By default pumping
+    counts as a sign of life, because the application itself pumps: a query's pump ends with its
+    query. If the pump is a thread that runs independently of the application (KIP-509), it must not
+    count.
 
     An application that is silent for too long is out of the group until its next sign of life.
 
@@ -169,7 +169,8 @@ class Liveness:
     before the first heartbeat.
     """
 
-    #: What a silent application fails to do, and the option that says for how long it may.
+    #: The sign of life that a silent application fails to give, and the option that bounds the
+    #: silence.
     silence = "no poll for max_poll_interval_ms"
 
     def __init__(
@@ -188,7 +189,7 @@ class Liveness:
         return returns
 
     def pumped(self) -> bool:
-        """Somebody pumps the member; whether that lets it join again."""
+        """The member is pumped; whether that lets it join again."""
         return self.pumping_counts and self.alive()
 
     @property

@@ -33,8 +33,8 @@ class GroupProtocol(Protocol):
     loop, ``applied``, ``released`` and ``leave`` on the thread that polls.
     """
 
-    #: Whether partitions are assigned by topic id: those of a recreated topic are revoked and
-    #: assigned again.
+    #: Whether partitions are assigned by topic id: a recreated topic's are revoked and assigned
+    #: again.
     by_topic_id: bool
 
     def topic_id_of(self, partition: TopicPartition) -> UUID | None:
@@ -68,10 +68,10 @@ class GroupProtocol(Protocol):
         """Topics or partitions may have changed, or the subscription."""
 
     def forget(self) -> None:
-        """The membership ended, and with it whatever was under way; the record is locked."""
+        """The membership ended, with all requests in flight; the record is locked."""
 
     def leave(self, member: Member, reason: str, timeout_ms: float | None) -> None:
-        """Tell the coordinator that this member leaves; here it is already forgotten."""
+        """Send this member's leave to the coordinator; here it is already forgotten."""
 
     async def leave_async(self, member: Member, reason: str) -> None:
         """The same on the I/O loop."""
@@ -89,7 +89,7 @@ class BrokerRules(NamedTuple):
 
 @dataclass(frozen=True)
 class MemberCallbacks:
-    """What a member asks of its consumer, which is assembled after it; on the I/O loop."""
+    """A member's calls to its consumer, which is assembled after it; on the I/O loop."""
 
     #: The partitions whose revoke is requested and that are not released yet.
     revoking: Callable[[], Collection[TopicPartition]] = frozenset

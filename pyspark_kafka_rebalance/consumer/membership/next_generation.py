@@ -1,14 +1,14 @@
 """NextGenerationProtocol: the consumer group protocol (KIP-848) with deferred revoke.
 
 There is no join round. Each member heartbeats; the coordinator answers with the member epoch and,
-when it changed, with the member's assignment. ``reconciliation.py`` decides what that means; this
+when it changed, with the member's assignment. ``reconciliation.py`` decides the consequences; this
 module sends and receives. ``WantedTopics`` is its subscription: topic names, or a pattern if the
 broker can match it.
 
-Invariants, in addition to those of ``member_record.py``:
+Invariants, in addition to ``member_record.py``'s:
  1. At most one heartbeat is in flight.
- 2. A heartbeat lists as owned what the consumer has not released, and what it might apply while the
-    heartbeat is in flight.
+ 2. A heartbeat lists as owned the partitions that the consumer has not released, or might apply
+    while the heartbeat is in flight.
  3. At most one assignment waits to be applied: the newest.
 """
 
@@ -47,8 +47,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 def broker_pattern(pattern: str) -> str:
     r"""Translate a pattern of kafka-python's for the broker, to RE2 syntax.
 
-    kafka-python's patterns are Python's and match the beginning of a name. The broker's match the
-    whole name, and spell Python's ``\Z`` as ``\z``.
+    kafka-python's patterns are Python's and match the start of a name. The broker's match the whole
+    name, and spell Python's ``\Z`` as ``\z``.
     """
     return "(?:" + re.sub(r"\\(.)", lambda e: r"\z" if e[1] == "Z" else e[0], pattern) + ").*"
 
@@ -56,11 +56,10 @@ def broker_pattern(pattern: str) -> str:
 def matches_internal_topics(pattern: str, internal_topics: Collection[str]) -> bool:
     """Whether a pattern of kafka-python's matches one of Kafka's own topics.
 
-    A broker would assign that topic like any other. RE2 cannot exclude a name: it has no
-    look-ahead.
+    A broker would assign that topic like any other. RE2 cannot exclude a name: it has no lookahead.
 
-    The pattern is in Python's syntax. ``internal_topics`` are those that brokers call internal, in
-    addition to ``INTERNAL_TOPICS``.
+    The pattern is in Python's syntax. ``internal_topics`` are the topics that brokers call
+    internal, in addition to ``INTERNAL_TOPICS``.
     """
     return any(re.match(pattern, topic) for topic in INTERNAL_TOPICS.union(internal_topics))
 
@@ -80,8 +79,8 @@ class WantedTopics:
     """The subscription that a member of the consumer protocol sends (KIP-848).
 
     The member sends names, or a regular expression that the coordinator matches. If brokers cannot
-    match it, or would match what the application must not see, the member sends the names that
-    match here instead.
+    match it, or would match topics that the application must not see, the member sends the names
+    that match here instead.
     """
 
     def __init__(
@@ -196,7 +195,8 @@ class NextGenerationProtocol:
         """Treat the event's partitions as owned from now on; the record is locked.
 
         Otherwise, if a smaller target arrived while the consumer applies this one, it would be
-        acknowledged, and the coordinator would give away what the consumer is about to own.
+        acknowledged, and the coordinator would give away partitions that the consumer is about to
+        own.
         """
         self._reconciliation.own(event.topic_ids)
 
@@ -282,7 +282,7 @@ class NextGenerationProtocol:
             if not record.overtaken(attempt):
                 self._refused(type(error), str(error))
         if record.failure is not None and attempt.member.joined:
-            await self.leave_async(attempt.member, "failed for good")  # so that nobody waits for it
+            await self.leave_async(attempt.member, "failed for good")  # so that none waits for it
 
     async def _heartbeat(self, attempt: Attempt) -> None:
         record, parts = self._record, self._parts
@@ -334,7 +334,7 @@ class NextGenerationProtocol:
             parts.hurry()
 
     def _fields(self, report: Report, wanted: Wanted) -> dict[str, Any]:
-        """The optional fields: all of them, or only those that changed."""
+        """The optional fields: all, or only the changed ones."""
         fields: dict[str, Any] = {}
         if report.all_fields:
             fields["rebalance_timeout_ms"] = self._rebalance_timeout_ms + self._added_ms
@@ -353,7 +353,7 @@ class NextGenerationProtocol:
         return fields
 
     async def _learn_session_timeout(self) -> None:
-        """Ask for the session timeout: the broker sets it, and no heartbeat response has it."""
+        """Request the session timeout: the broker sets it, and no heartbeat response has it."""
         session_timeout_ms = await self._parts.lane.session_timeout_ms()
         if session_timeout_ms is not None:
             self._parts.lease.session_timeout_ms = session_timeout_ms
@@ -394,7 +394,7 @@ class NextGenerationProtocol:
             self._parts.commits.drop(overdue)
             reason = f"not released within the rebalance timeout, {self._rebalance_timeout_ms} ms"
             self._record.lose_partitions(reason, overdue)
-            if self._reconciliation.missing:  # the same ones under another topic id
+            if self._reconciliation.missing:  # the same partitions under another topic id
                 self._offer_assignment()
         log.warning("group %s: lost, %s: %s", self._parts.group_id, reason, sorted(overdue))
 

@@ -1,16 +1,16 @@
-"""Ownership: what a member owns, and what is being revoked from it (KIP-983). Pure.
+"""Ownership: the partitions that a member owns, and their revokes (KIP-983). Pure.
 
 A revoke moves a partition through these states; in the first three, the partition is assigned to
 the application::
 
     revoke-next <-> revoke-thereafter   requested, and maybe delayed
-         -> completing                  the rebalance listener is told, which may still commit
+         -> completing                  the rebalance listener is called; it may still commit
          -> releasing                   no longer assigned, but still owned: a commit is outstanding
          -> released                    the group may give it to another member
 
-The group may take a request back; then the partition simply stays. A loss ends all of this at
-once. A revoke that reaches its deadline ends as a loss, and the partition goes to releasing,
-because a commit in flight cannot be recalled.
+The group may take a request back; then the partition stays. A loss ends every state at once. A
+revoke that reaches its deadline ends as a loss, and the partition goes to releasing, because a
+commit in flight cannot be recalled.
 
 Invariants:
  1. A partition is in at most one of revoke-next, revoke-thereafter, completing and releasing, and
@@ -44,12 +44,12 @@ class Step:
     owned: frozenset[TopicPartition]
     #: The owned partitions of which nothing more is fetched or returned.
     gated: frozenset[TopicPartition]
-    #: Their revoke completes: tell the listener, which may still commit, then ``give_up``.
+    #: Their revoke completes: call the listener, which may still commit, then ``give_up``.
     revoked: frozenset[TopicPartition] = _NONE
-    lost: frozenset[TopicPartition] = _NONE  # commit nothing more of them, and tell the listener
-    #: Tell the group that it may give them to another member.
+    lost: frozenset[TopicPartition] = _NONE  # commit nothing more of them, and call the listener
+    #: Report them as released: the group may give them to another member.
     released: frozenset[TopicPartition] = _NONE
-    added: frozenset[TopicPartition] = _NONE  # newly assigned: tell the listener
+    added: frozenset[TopicPartition] = _NONE  # newly assigned: call the listener
     return_early: bool = False  # whether the current poll should return without waiting for records
     undrained: bool = False  # whether ``lost`` reached the deadline of its revoke
 
@@ -110,12 +110,11 @@ class Ownership:
         self._revoke_timeout_s = revoke_timeout_s
         self._defer_revoke = defer_revoke
         self._standing = _Standing()  # replaced, never mutated: other threads read it
-        #: Steps with changes that the consumer has not executed to their end yet, set together with
-        #: the state: a poll that is interrupted leaves them to the next. Each is part of the one
-        #: before.
+        #: Steps that the consumer has not executed to their end yet, set together with the state:
+        #: an interrupted poll leaves them to the next. Each is part of the one before.
         self.undone: tuple[Step, ...] = ()
 
-    # -- how things stand, on any thread ----------------------------------------------------------
+    # -- state, on any thread ---------------------------------------------------------------------
 
     @property
     def generation(self) -> int:
@@ -200,8 +199,8 @@ class Ownership:
     def begin(self, lost: Iterable[TopicPartition], now: float) -> Step:
         """Start a poll: the KIP's three steps, in its order.
 
-        What was ``lost`` since the last poll ended is removed first, because a lost partition's
-        revoke cannot be completed, and is on this poll's lost list. Overdue revokes are not
+        Partitions ``lost`` since the last poll ended are removed first, because a lost partition's
+        revoke cannot be completed, and are on this poll's lost list. Overdue revokes are not
         completed either: ``overdue``, to be called next, loses them.
         """
         before = self._standing
@@ -223,13 +222,13 @@ class Ownership:
         return self._change(after, revoked=completed, lost=gone, return_early=bool(gone))
 
     def assigned(self, partitions: frozenset[TopicPartition], generation: int, now: float) -> Step:
-        """Apply the group's decision about what this member should own, all of it.
+        """Apply the group's decision about all partitions that this member should own.
 
         The revoke of an owned partition that is not in ``partitions`` is requested; a request for
-        one that is in ``partitions`` is taken back. A partition that is being released is released
-        all the same, and comes again with a later generation.
+        one that is in ``partitions`` is taken back. A partition that is being released is still
+        released, and comes again with a later generation.
 
-        Raises ValueError if this poll has lost something: the assignment must wait for the next
+        Raises ValueError if this poll has lost partitions: the assignment must wait for the next
         poll (invariant 2).
         """
         before = self._standing
@@ -296,7 +295,7 @@ class Ownership:
         )
 
     def drained(self, outstanding: Collection[TopicPartition]) -> Step:
-        """Release what was given up, except for partitions with an outstanding commit."""
+        """Release the partitions that were given up, except with an outstanding commit."""
         released, after = self._standing.releasing.difference(outstanding), self._standing
         if released:
             before = self._standing.without(released)

@@ -2,17 +2,17 @@
 
 The coordinator sends a *target*. Partitions that the member owns beyond it are to be revoked. While
 that is deferred, the coordinator keeps the member at its epoch, and gives none of them away. It
-waits for the member to acknowledge, by a heartbeat that lists what it owns, that it owns the target
-and no more. Release is all or nothing: a heartbeat that still lists one revoked partition frees
-none of them. The coordinator waits for the rebalance timeout, counted from the heartbeat that it
-answered with the smaller target; then it fences the member, with all that it owns.
+waits for the member to acknowledge, by a heartbeat that lists its partitions, that it owns the
+target and no more. Release is all or nothing: a heartbeat that still lists one revoked partition
+frees none of them. The coordinator waits for the rebalance timeout, counted from the heartbeat that
+it answered with the smaller target; then it fences the member, which loses all its partitions.
 
 Partitions carry their topic's id here, because a topic that was deleted and recreated is a
 different topic: its partitions are assigned only once the old ones of the same name are released.
 
 Invariants:
- 1. A heartbeat lists what is owned, and what is assigned and so could be owned at any moment: the
-    coordinator could give away whatever is not listed. What is given up is removed before the
+ 1. A heartbeat lists the owned partitions, and the assigned ones, which could be owned at any
+    moment: the coordinator could give away any other. Partitions given up are removed before the
     heartbeat is sent.
  2. A target becomes acknowledged only by the answer to a heartbeat that listed exactly that target.
  3. The deadline of a revoke is never later than the broker's, even if answers were lost.
@@ -33,17 +33,17 @@ class Report:
     """The fields of a heartbeat in addition to the member epoch."""
 
     all_fields: bool  # send every field: on a join, or if the last answer is unknown
-    #: What is owned or assigned; None leaves the field out.
+    #: The owned or assigned partitions; None leaves the field out.
     owned: Mapping[TopicPartition, UUID] | None
 
 
 class Reconciliation:
-    """Says after each heartbeat what to revoke, and what to acknowledge to the coordinator.
+    """Decides after each heartbeat which partitions to revoke, and which to acknowledge.
 
     Not thread-safe; the owner holds a lock.
 
-    The member gives up what it still owns beyond a smaller target ``revoke_timeout_s`` after the
-    heartbeat that brought it: the rebalance timeout sent to the coordinator, minus a margin.
+    The member gives up partitions beyond a smaller target ``revoke_timeout_s`` after the heartbeat
+    that brought it: the rebalance timeout sent to the coordinator, minus a margin.
     """
 
     def __init__(self, revoke_timeout_s: float) -> None:
@@ -145,12 +145,12 @@ class Reconciliation:
 
     @property
     def _listed(self) -> dict[TopicPartition, UUID]:
-        """What is owned, and what could be at any moment (invariant 1)."""
+        """The partitions that are owned, or could be at any moment (invariant 1)."""
         return {**self.assignable, **self.owned}
 
     def _changed(self) -> None:
         self._acknowledged = False
         if not self.surplus:
             self.revoke_by = math.inf
-        elif math.isinf(self.revoke_by):  # an earlier deadline stands (invariant 3)
+        elif math.isinf(self.revoke_by):  # an earlier deadline stays (invariant 3)
             self.revoke_by = self._target_since + self._revoke_timeout_s

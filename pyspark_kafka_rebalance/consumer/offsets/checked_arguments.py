@@ -1,8 +1,8 @@
 """Checks of the partitions and offsets that an application passes to a call. Pure.
 
-Whatever would fail later, when a request is encoded on the I/O loop, is refused in the call, before
-anything changes. What Python counts as an integer (``operator.index``: NumPy's too) is accepted. A
-float is not, even if it is whole: pandas turns offsets into floats, and above 2**53 into others.
+An argument that would fail later, when a request is encoded on the I/O loop, is refused in the
+call, before anything changes. Python's integers (``operator.index``: NumPy's too) are accepted.
+Floats are not, even whole ones: pandas turns offsets into floats, and above 2**53 into others.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def checked_offsets(call: str, offsets: Any, what: str = "offset") -> dict[Topic
 
 
 def checked_commit(call: str, offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What to commit: next offsets, alone or as ``OffsetAndMetadata``.
+    """The commits: next offsets, alone or as ``OffsetAndMetadata``.
 
-    There, None is no metadata, and an unknown leader epoch. Raises as ``checked_offsets``.
+    In those, None means no metadata, or an unknown leader epoch. Raises as ``checked_offsets``.
     """
     entries = {}
     for given, value in _items(call, offsets):

@@ -22,7 +22,7 @@ class RecordTime(NamedTuple):
 def offsets_of(found: Sequence[Any]) -> Iterator[tuple[Sequence[int], int]]:
     """The offsets of records, or of each Arrow batch, and their leader epoch (-1: unknown).
 
-    The offsets are a range if none is missing in between. Each leader epoch is yielded separately.
+    The offsets are a range if none is missing in between. One item per run of equal leader epochs.
     """
     if isinstance(found[0], ConsumerRecord):
         if found[0].leader_epoch != found[-1].leader_epoch:

@@ -1,4 +1,4 @@
-"""LeaderEpochs: the leader epochs of a partition's records, as far as they were seen. Pure.
+"""LeaderEpochs: the known leader epochs of a partition's records. Pure.
 
 A commit carries the leader epoch of the last record before its offset, and the next owner asks the
 leader where that epoch ended (KIP-320). An epoch that is too low sends the next owner back to
@@ -6,10 +6,10 @@ processed records. So an epoch that was not seen is unknown, instead of the last
 
 Invariants:
  1. Epochs never fall as offsets rise. If a new epoch contradicts a known one, the log was truncated
-    in between: the known epoch belongs to records that are gone, and is forgotten.
- 2. There are no records between two that were read in sequence (only compaction or transaction
-    markers), so the epoch of the lower one holds up to the higher one. Offsets that a seek skipped
-    are learned as unknown.
+    in between: the known epoch belongs to truncated records, and is forgotten.
+ 2. Two records read in sequence have none between them (only compaction or transaction markers), so
+    the lower one's epoch holds up to the higher one. Offsets that a seek skipped are learned as
+    unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _offset = itemgetter(0)
 
 
 class LeaderEpochs:
-    """The leader epochs of one partition's records."""
+    """Maps ranges of offsets to leader epochs. Not thread-safe; the owner holds a lock."""
 
     def __init__(self) -> None:
         # (first offset, epoch), in order; neighbours have different epochs.
@@ -57,14 +57,14 @@ class LeaderEpochs:
         self._known, self._end = joined, max(self._end, end)
 
     def is_news(self, offset: int, epoch: int) -> bool:
-        """Whether a record with this epoch proves known records from this offset on to be gone."""
+        """Whether a record of this epoch proves known records from this offset on truncated."""
         if epoch == UNKNOWN or offset >= self._end:
             return False
         known = self._known[max(0, bisect_right(self._known, offset, key=_offset) - 1) :]
         return any(0 <= past < epoch for _, past in known)
 
     def truncate(self, offset: int) -> None:
-        """Forget the records from this offset on: they are gone."""
+        """Forget the records from this offset on: they were truncated."""
         del self._known[bisect_right(self._known, offset - 1, key=_offset) :]
         self._end = min(self._end, offset) if self._known else 0
 

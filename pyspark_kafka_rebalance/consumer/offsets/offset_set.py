@@ -25,7 +25,7 @@ end_of = attrgetter("end")
 
 
 def holding(gaps: Sequence[Gap], offset: int) -> Gap | None:
-    """The gap that holds the offset, if any; the gaps are in order and disjoint."""
+    """The gap that holds the offset, if any; the gaps must be in order and disjoint."""
     at = bisect_right(gaps, offset, key=end_of)
     return gaps[at] if at < len(gaps) and gaps[at].start <= offset else None
 
@@ -61,7 +61,7 @@ def joined(pieces: Iterable[Gap]) -> Iterator[Gap]:
 
 
 def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[Gap]:
-    """The pieces without what lies in [start, end), or from ``start`` on if there is no end."""
+    """The pieces without [start, end), or without all from ``start`` on if there is no end."""
     left = []
     for piece in pieces:
         left.append(Gap(piece.start, min(piece.end, start)))
@@ -71,7 +71,7 @@ def without(pieces: Iterable[Gap], start: int, end: int | None = None) -> list[G
 
 
 def less(pieces: Sequence[Gap], others: Iterable[Gap]) -> list[Gap]:
-    """The pieces without what lies in the others; each in order and disjoint."""
+    """The pieces without the others; each in order and disjoint."""
     taken = [other for other in others if other.start < other.end]  # an empty one cuts nothing
     return list(common(pieces, list(outside(taken, 0, sys.maxsize))))
 
@@ -95,7 +95,7 @@ def outside(pieces: Iterable[Gap], start: int, end: int) -> Iterator[Gap]:
 
 
 def common(one: Sequence[Gap], other: Sequence[Gap]) -> Iterator[Gap]:
-    """What is in both; each in order and disjoint."""
+    """The offsets in both; each in order and disjoint."""
     at = beside = 0
     while at < len(one) and beside < len(other):
         start = max(one[at].start, other[beside].start)
@@ -109,7 +109,7 @@ def common(one: Sequence[Gap], other: Sequence[Gap]) -> Iterator[Gap]:
 
 
 class OffsetSet:
-    """Offsets as ordered, disjoint ranges that do not touch."""
+    """Offsets as ordered ranges that neither overlap nor touch."""
 
     def __init__(self) -> None:
         # Two lists of numbers, because almost every poll only moves the last end.
@@ -206,7 +206,7 @@ _MOST = 1_000
 class Stretches(OffsetSet):
     """The ranges that polls of one partition have read without a seek in between.
 
-    Of too many stretches, the lowest two become one.
+    Beyond ``_MOST`` stretches, the lowest two become one.
 
     Only these offsets belong to the current assignment: a late worker of the previous assignment
     may name any. Offsets in a stretch that do not exist are not remembered, and are treated as
@@ -225,10 +225,10 @@ class Stretches(OffsetSet):
         return max(offset, self._ends[at]) if at >= 0 else offset
 
     def end_below(self, offset: int, stand_at: int, read_to: int | None) -> int:
-        """How far polls read in the stretch that starts below this next offset; 0 without one.
+        """The end of the stretch that starts below this next offset; 0 without one.
 
-        Polls stood at ``stand_at`` as of the last hand-out; now they are at ``read_to``, if that is
-        known and they were not sought to it.
+        Polls were at ``stand_at`` at the last hand-out; now they are at ``read_to``, if that is
+        known and not the result of a seek.
         """
         at = bisect_left(self._starts, offset) - 1
         if at < 0:

@@ -1,16 +1,15 @@
-"""ReadAhead: how far the application is, if more records are buffered than it was given (KIP-695).
+"""ReadAhead: the application's positions, if a merge buffers records beyond them (KIP-695).
 
-A merge by timestamps polls records before it is their turn. For kafka-python they are consumed. For
-everybody else (``position``, commits without offsets, the next owner) the partition is at its mark,
-where the application is.
+A merge by timestamps polls records before their turn. To kafka-python they are consumed. To all
+others (``position``, commits without offsets, the next owner) the partition is at its mark, the
+application's position.
 
 Invariants:
- 1. A partition has a mark exactly while records of it are buffered and still wanted. Records that
-    were set aside (KIP-333) have no mark, but an entry in ``gaps``: the live reader must not go
-    back there. A partition never has both: live records come once nothing is set aside any more,
-    and then nothing that was set aside is buffered.
- 2. Whatever removes a mark or an entry, apart from the merge itself, enters the partition in
-    ``moved``: what the merge has buffered of it is then worthless.
+ 1. A partition has a mark exactly while records of it are buffered and still wanted. Records of a
+    backlog set aside (KIP-333) have an entry in ``gaps`` instead: the live reader must not go back
+    there. A partition never has both: live records come only once no gap is unread or buffered.
+ 2. Any removal of a mark or an entry, except by the merge, adds the partition to ``moved``: the
+    merge's buffer of it is then worthless.
 
 The polling thread sets the marks; any thread can read them.
 """
@@ -27,14 +26,14 @@ from .found_records import offsets_of
 
 
 class Mark:
-    """Where the application is in one partition: the next offset that it will be given."""
+    """The application's position in one partition: the next offset that it will receive."""
 
     __slots__ = ("bound", "leader_epoch", "offset", "read_to")
 
     def __init__(self, offset: int, leader_epoch: int = -1) -> None:
         self.offset = offset
         self.leader_epoch = leader_epoch
-        self.read_to = offset  # the offset after what is buffered
+        self.read_to = offset  # the offset after the buffered records
         #: The topic of the buffered records (``Truncations.bound``); empty: not known yet.
         self.bound = ""
 
@@ -44,19 +43,20 @@ class Mark:
 
 
 class ReadAhead:
-    """The marks of one consumer."""
+    """The marks of one consumer, written by the polling thread."""
 
     def __init__(self) -> None:
-        self.reading = False  # whether the poll under way fills buffers, and hands out nothing
+        self.reading = False  # whether the current poll fills buffers, and hands out nothing
         self.marks: dict[TopicPartition, Mark] = {}
-        #: Where the gaps' reader has come to, for partitions with buffered records of a gap.
+        #: The position of the gaps' reader, for partitions with buffered records of a gap.
         self.gaps: dict[TopicPartition, int] = {}
         self._bounds_of_gaps: dict[TopicPartition, str] = {}  # like a mark's bound
         #: Partitions whose buffers are worthless, until the merge has taken notice.
         self.moved: set[TopicPartition] = set()
-        #: Whether something happened that the merge must take notice of, `moved` included.
+        #: Whether the merge must check for changes, `moved` included.
         self.dirty = False
-        #: Those with enough buffered: nothing more is fetched. Not the application's own pause.
+        #: Partitions with enough buffered: nothing more is fetched. Not the application's own
+        #: pause.
         self.held: set[TopicPartition] = set()
         self.woken = threading.Event()  # set by ``wakeup``
         self.merge: object = None  # the merge whose buffers the marks belong to
@@ -87,7 +87,7 @@ class ReadAhead:
         read_position: Callable[[TopicPartition], int | None],
         bound: Callable[[TopicPartition], str],
     ) -> list[TopicPartition]:
-        """Partitions whose buffered records are gone: truncated, or those of another topic.
+        """Partitions whose buffered records were truncated, or belong to another topic.
 
         ``read_position`` and ``bound`` return the next offset to fetch of a partition, and the
         topic that it belongs to.
@@ -107,7 +107,7 @@ class ReadAhead:
         return self.marks.keys() | self.gaps.keys()
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these partitions: polls go on elsewhere, or not at all."""
+        """Forget these partitions: polls continue elsewhere, or not at all."""
         if self.merge is None:
             return
         for partition in partitions:

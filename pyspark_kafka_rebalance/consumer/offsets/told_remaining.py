@@ -1,9 +1,9 @@
-"""ToldRemaining: what is left of partitions, as reported by a caller that does not poll them.
+"""ToldRemaining: unprocessed offsets, as reported by a caller that does not poll the partitions.
 
-A query's batches are not read by the member that commits for them. Nothing is handed out here: the
-unprocessed offsets come with each commit, as a whole.
+The member that commits for a query's batches does not read them: it gets the unprocessed offsets as
+a whole, with each commit.
 
-Not thread-safe, except for :meth:`metadata`, which only looks up what others replace.
+Not thread-safe, except for :meth:`metadata`, which only reads entries that others replace.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .commit_metadata import Remaining
 
 
 def bound_to(topic_id: UUID | None, partition: TopicPartition) -> str:
-    """What a commit's metadata are bound to: elsewhere, the same offsets are other records."""
+    """The binding of a commit's metadata: in another topic, the same offsets are other records."""
     return f"{topic_id or partition.topic}-{partition.partition}"
 
 
 class ToldRemaining:
-    """The last report about each partition, and what it is bound to."""
+    """Keeps each partition's last report and its binding."""
 
     def __init__(self) -> None:
         self._told: dict[TopicPartition, tuple[Remaining, str]] = {}
@@ -30,7 +30,7 @@ class ToldRemaining:
     def news(
         self, remaining: Mapping[TopicPartition, Remaining]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """The offsets to commit: those beyond the last report, and those where only gaps change.
+        """The offsets to commit: beyond the last report, and where only gaps change.
 
         An offset below the last reported one is in neither.
         """
@@ -45,16 +45,16 @@ class ToldRemaining:
         return further, beyond
 
     def tell(self, told: Mapping[TopicPartition, tuple[Remaining, str]]) -> None:
-        """Note the current reports about partitions, and what they are bound to."""
+        """Note the current reports about partitions, and their bindings."""
         self._told.update(told)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these partitions, so that something else may be reported next."""
+        """Forget these partitions, so that any offset may be reported next."""
         for partition in partitions:
             self._told.pop(partition, None)
 
     def of(self, partition: TopicPartition) -> Remaining | None:
-        """What was reported last."""
+        """The last report about the partition."""
         told = self._told.get(partition)
         return None if told is None else told[0]
 
@@ -63,7 +63,7 @@ class ToldRemaining:
     ) -> str | None:
         """The metadata of a commit of this offset; None if nothing was reported of the partition.
 
-        Empty if the report is bound to something else by now, or says nothing about this offset.
+        Empty if the binding has changed by now, or the report does not cover this offset.
         """
         told = self._told.get(partition)
         if told is None:

@@ -24,7 +24,7 @@ from kafka.structs import TopicPartition
 from ...fetch.columns import record_schema
 from .timestamp_merge import UNKNOWN, Group
 
-#: The columns that say where a row is from, and their index; as in Spark's source.
+#: The columns with a row's origin, and their index; as in Spark's source.
 _PLACES = (
     pa.field("topic", pa.dictionary(pa.int32(), pa.string())),
     pa.field("partition", pa.int32()),

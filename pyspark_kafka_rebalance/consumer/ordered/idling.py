@@ -3,17 +3,17 @@
 The rule of Kafka Streams' ``PartitionGroup.readyToProcess``, for one group of partitions whose
 records are merged by their timestamps. For each partition without buffered records:
 
-============  =====================  ====================  =====================
+============  =====================  ====================  ========================
 its lag       max_task_idle_ms -1    0                     n > 0
-============  =====================  ====================  =====================
-unknown       go on                  wait for an answer    wait for an answer
-more than 0   go on                  wait for the records  wait for the records
-0             go on                  go on                 wait n ms, then go on
-============  =====================  ====================  =====================
+============  =====================  ====================  ========================
+unknown       continue               wait for an answer    wait for an answer
+more than 0   continue               wait for the records  wait for the records
+0             continue               continue              wait n ms, then continue
+============  =====================  ====================  ========================
 
-The n ms start once both hold: nothing is buffered, and the broker has said that there is nothing
-more. (In Streams they begin when it happens to look.) An answer without records proves nothing by
-itself, because brokers send one for quotas and size limits, too; the lag in it decides.
+The n ms start once nothing is buffered and the broker has reported that there is nothing more. (In
+Streams they start at its next check.) An answer without records proves nothing by itself, because
+brokers send one for quotas and size limits, too; the lag in it decides.
 
 Pure: the caller gives the times, in seconds of any one clock.
 """
@@ -27,7 +27,7 @@ from kafka.structs import TopicPartition
 
 from ...errors import OptionError
 
-#: Never wait: what Streams calls MAX_TASK_IDLE_MS_DISABLED.
+#: Never wait: MAX_TASK_IDLE_MS_DISABLED in Streams.
 NEVER = -1
 
 
@@ -39,7 +39,7 @@ def checked_idle_ms(value: Any) -> int:
 
 
 class Idling:
-    """The rule for one group of partitions."""
+    """Applies the rule to one group of partitions; the caller reports fills, answers and times."""
 
     def __init__(self, max_task_idle_ms: int) -> None:
         self._max_idle_s = max_task_idle_ms / 1000
@@ -48,10 +48,10 @@ class Idling:
         self._empty_since: dict[TopicPartition, float] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._zero_since: dict[TopicPartition, float] = {}
-        # Once the group continues, it does so until something happens: time alone does not stop it.
+        # Once the group continues, it does so until an event: time alone does not stop it.
         self._goes_on = False
 
-    # -- what happens -----------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def add(self, partition: TopicPartition, now: float) -> None:
         """A partition joins; nothing of it is buffered or known."""
@@ -92,7 +92,7 @@ class Idling:
         self._zero_since.pop(partition, None)
         self._goes_on = False
 
-    # -- what follows -----------------------------------------------------------------------------
+    # -- decisions --------------------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
         """Whether the buffered record with the lowest timestamp may be handed out."""
@@ -107,19 +107,19 @@ class Idling:
         return self._goes_on
 
     def next_deadline(self) -> float | None:
-        """When time alone may make the group go on; None if something else has to happen."""
+        """When time alone may make the group continue; None if it waits for an event."""
         deadlines = [self._deadline(p) for p in self._empty_since]
         known = [deadline for deadline in deadlines if deadline is not None]
         return max(known) if known and len(known) == len(deadlines) else None
 
     def stops_without(self, partition: TopicPartition) -> bool:
-        """Whether nothing more is handed out for now once the partition has nothing buffered."""
+        """Whether hand-outs stop for now once the partition has nothing buffered."""
         if self._never:
             return False
         return self._max_idle_s > 0 or self._lags.get(partition) != 0
 
     def held_back_by(self) -> set[TopicPartition]:
-        """Partitions for which the broker has to say or send more before the group goes on."""
+        """Partitions for which the broker must report or send more before the group continues."""
         if self._never:
             return set()
         return {p for p in self._empty_since if self._deadline(p) is None}

@@ -1,16 +1,17 @@
 """TimestampOrderedRecords: the records of several partitions in timestamp order (KIP-695).
 
-Does what Kafka Streams does in front of a task, on top of a :class:`DeferredRevokeConsumer`. The
-consumer polls ahead of what is returned. ``read_ahead.py`` tracks how far the application is,
-``timestamp_merge.py`` decides which record is next, and ``idling.py`` whether to wait for more.
+Does the work that Kafka Streams does in front of a task, on top of a
+:class:`DeferredRevokeConsumer`. The consumer polls ahead of the returned records. ``read_ahead.py``
+tracks the application's positions, ``timestamp_merge.py`` decides which record is next, and
+``idling.py`` whether to wait for more.
 
 Invariants:
- 1. Buffered records are not handed out, not even those of a gap (KIP-333): a record enters
-    ``HandOuts`` when it is returned.
+ 1. Buffered records are not handed out, not even a gap's (KIP-333): a record enters ``HandOuts``
+    when it is returned.
  2. No buffered record is returned of a partition whose revoke is requested, or that is lost or
     sought.
- 3. A poll with news of the rebalance ends the wait: no second poll follows before the application
-    was told. (An iteration tells by returning the next record.)
+ 3. A poll with news of the rebalance ends the wait: no second poll follows before the news are
+    returned. (An iteration returns the next record.)
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 #: How often a waiting poll checks fetch responses: one without records does not end it.
 _SLICE_S = 0.02
 
-#: How often to check for a rebalance and to fetch more, however much is buffered.
+#: How often to check for a rebalance and to fetch more, even with full buffers.
 _POLL_EVERY_S = 0.1
 
 #: Warn after waiting this long for a partition whose lag is unknown, or that sends nothing.
@@ -71,28 +72,28 @@ class TimestampOrderedRecords:
                 consumer.commit_processed({partition: record.offset + 1})
 
     The next record is the one with the lowest timestamp among the first buffered records of all
-    partitions. Within a partition, the order of the log is kept. ``max_task_idle_ms`` says how long
-    to wait for a partition without buffered records; records that arrive after that come late.
+    partitions. Within a partition, the order of the log is kept. ``max_task_idle_ms`` is how long
+    to wait for a partition without buffered records; records that arrive later are out of order.
 
-    Buffered records are not handed out: ``position``, ``commit()`` and the group know only what was
-    returned. The next owner of a partition delivers the rest. All other calls go to the consumer as
+    Buffered records are not handed out: ``position``, ``commit()`` and the group know only returned
+    records. The next owner of a partition delivers the rest. All other calls go to the consumer as
     before: ``commit_processed``, ``processed``, ``seek``, ``pause``. The consumer's own polls also
-    return what is buffered here; this class then reads on after that.
+    return the records buffered here; this class then continues after them.
 
     Parameters
     ----------
     consumer : DeferredRevokeConsumer
         Subscribed, or manually assigned. Call everything on the thread that polls it.
     max_task_idle_ms : int, default -1
-        -1: never wait. 0: wait while the broker has more of a partition, or it is unknown whether
-        it has. n: once it has no more, wait n ms for that to change.
+        -1: never wait. 0: wait while the broker has, or may have, more of a partition. n: once it
+        has no more, wait n ms for that to change.
     partition_group : callable, optional
         Returns the group in whose order a partition takes part: anything hashable. By default all
         partitions are one group; `by_number` groups as Streams does. Groups do not wait for each
         other.
     buffered_records_per_partition : int, default 1000
         A partition with more buffered records is not fetched until it has at most this many. The
-        records of one fetch come on top.
+        records of one fetch are added to that.
 
     Raises
     ------
@@ -164,7 +165,7 @@ class TimestampOrderedRecords:
     def next_buffered(self) -> ConsumerRecord | None:
         """The next record, if it is buffered and its turn; asks no broker and never waits.
 
-        None if there is none, or if a poll must look at the rebalance or fetch more first.
+        None if there is none, or if a poll must first check the rebalance or fetch more.
         """
         return self._next_buffered()
 
@@ -187,8 +188,8 @@ class TimestampOrderedRecords:
         timeout_ms : float
             How long to wait for records that may be returned.
         max_records : int, optional
-            Default: ``max_poll_records``. If backlogs are read in parallel, as many of their
-            records come on top.
+            Default: ``max_poll_records``. If backlogs are read in parallel, up to as many of their
+            records are added.
         """
         number = max_records or self._consumer.config["max_poll_records"]
         return self._poll_records(timeout_ms, number, number)
@@ -285,7 +286,7 @@ class TimestampOrderedRecords:
     # -- reading ahead ----------------------------------------------------------------------------
 
     def _begin(self, form: Callable[..., Any], make_group: Callable[..., Group]) -> None:
-        """Read again what is buffered in another form, or for another merge."""
+        """Start over if records are buffered in another form, or for another merge."""
         if self._form == form and self._ahead.merge is self:
             return
         self._subscription.end_reading_ahead()
@@ -341,13 +342,13 @@ class TimestampOrderedRecords:
             partition = TopicPartition(error.topic, error.partition)
             if not self._merge.buffered(partition):
                 raise
-            self._stopped.add(partition)  # raised once the records before it are returned
+            self._stopped.add(partition)  # raised after the records before it
             self._ahead.held.add(partition)
             result = PollResult()
         finally:
             self._ahead.reading = False
         gaps = self._ahead.gaps
-        # With a manual assignment nothing else does so.
+        # With a manual assignment no other part does so.
         self._ahead.note({p: found for p, found in result.records.items() if p not in gaps})
         bound = self._consumer._hand_outs.truncations.bound
         gone = self._ahead.gone(self._subscription.read_position, bound)
@@ -364,12 +365,12 @@ class TimestampOrderedRecords:
         for partition, metadata in result.metadata.items():
             lag = metadata.lag
             if self._gaps is not None and self._gaps.any_unread:
-                lag += self._gaps.lag(partition)  # its next records are those of a gap
+                lag += self._gaps.lag(partition)  # its next records are a gap's
             self._merge.answered(partition, lag, now)
         return result
 
     def _take_notice(self, now: float) -> None:
-        """Apply to the merge what was sought, revoked, lost, assigned or paused since."""
+        """Apply new seeks, revokes, losses, assignments and pauses to the merge."""
         ahead = self._ahead
         ahead.dirty = False
         while ahead.moved:
@@ -382,7 +383,7 @@ class TimestampOrderedRecords:
     def _handed_out(
         self, partition: TopicPartition, found: list[Any], end: int, leader_epoch: int
     ) -> list[Any]:
-        """Hand out records that are returned now; return those of them that are still owed."""
+        """Hand out records that are returned now; return the ones still to be processed."""
         ahead = self._ahead
         self._subscription.taking(partition)
         left = self._merge.buffered(partition)

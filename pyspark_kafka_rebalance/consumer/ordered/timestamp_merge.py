@@ -2,13 +2,13 @@
 
 The order is that of Kafka Streams' PartitionGroup and RecordQueue. The next record comes from the
 partition whose first buffered record has the lowest timestamp; on a tie, from the lower topic and
-partition. Within a partition records keep their order, whatever their timestamps: a record with an
-earlier timestamp comes right after the one before it. A record without a timestamp is treated as if
-it had the highest that its partition has returned so far; so is one whose timestamp microseconds in
-64 bits cannot hold: it is in another unit, or overflowed.
+partition. Within a partition records keep their order: a record with an earlier timestamp comes
+right after the one before it. A record without a timestamp is treated as if it had the highest that
+its partition has returned so far; so is one whose timestamp microseconds in 64 bits cannot hold: it
+is in another unit, or overflowed.
 
-Pure: times are given. A group consists of what ``idling.py`` decides, and of the buffers. Buffers
-may hold any form of records (records here, Arrow batches in ``arrow_merge.py``).
+Pure: times are given. A group consists of buffers and of ``idling.py``'s rule. Buffers may hold any
+form of records (records here, Arrow batches in ``arrow_merge.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN = -1
 
 
 class Group(ABC):
-    """Buffers of partitions whose records form one order; other groups do not hold them up."""
+    """Buffers of partitions whose records form one order; it waits for no other group."""
 
     def __init__(self, idling: Idling) -> None:
         self.idling = idling
@@ -47,7 +47,7 @@ class Group(ABC):
 
     @abstractmethod
     def _append(self, partition: TopicPartition, found: Sequence[Any]) -> None:
-        """Buffer records of a partition after those that are there.
+        """Append records of a partition to its buffer.
 
         If they start at or below a buffered offset, they replace the buffered ones from there on:
         the log was truncated.
@@ -167,7 +167,7 @@ GroupT = TypeVar("GroupT", bound=Group)
 
 
 class TimestampMerge(Generic[GroupT]):
-    """All groups of one consumer.
+    """Routes one consumer's records to their groups, and takes from them in turn.
 
     ``make_group`` makes a group, of either kind. ``group_of`` returns the group of a partition:
     anything hashable.
@@ -248,7 +248,7 @@ class TimestampMerge(Generic[GroupT]):
         return min(deadlines, default=None)
 
     def held_back_by(self) -> set[TopicPartition]:
-        """The partitions whose broker must report or send more before others go on."""
+        """The partitions whose broker must report or send more before others continue."""
         held = (g.idling.held_back_by() for g in self._groups.values() if g.any_buffered)
         return set().union(*held)
 

@@ -1,1 +1,1 @@
-"""What one member handed out of its partitions, and what of it is processed."""
+"""The records that one member handed out, and which of them are processed."""

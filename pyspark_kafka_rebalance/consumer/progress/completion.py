@@ -1,12 +1,12 @@
 """Completion: which handed out records of the owned partitions are processed.
 
-One ``Partition`` for each that is assigned, and one ``Former`` for what was handed out of it under
-assignments that ended. A partition of which nothing is known yet has neither.
+One ``Partition`` for each assigned partition, and one ``Former`` for its assignments that ended. A
+partition of which nothing is known yet has neither.
 
 Invariants:
  1. A call that is refused changes nothing.
- 2. If polls bring a lower offset than where they stood, without a seek, the records there are new
-    (the log was truncated, or its topic created anew). The old ones are forgotten.
+ 2. If polls return an offset below their position without a seek, the records there are new (the
+    log was truncated or its topic recreated). The old ones are forgotten.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -25,7 +25,7 @@ from .partition import Former, Partition, PartitionCompletion
 
 
 class Completion:
-    """The handed out records of every owned partition."""
+    """Maps each partition to its present assignment and to its former ones."""
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -36,7 +36,7 @@ class Completion:
         return self._partitions.get(partition)
 
     def partition(self, partition: TopicPartition) -> Partition:
-        """The partition's assignment; begins one if nothing is known of it yet."""
+        """The partition's assignment; starts one if nothing is known of it yet."""
         found = self._partitions.get(partition)
         if found is None:
             former = self._formers.setdefault(partition, Former(partition))
@@ -48,7 +48,7 @@ class Completion:
         return list(self._partitions.items())
 
     def of(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """What is processed of the partition; None if polls brought nothing in this assignment."""
+        """The partition's processed records; None if polls returned nothing in this assignment."""
         found = self._partitions.get(partition)
         return found.completion if found is not None and found.completion.begun else None
 
@@ -60,14 +60,14 @@ class Completion:
     def remaining(
         self, partition: TopicPartition, offset: int, claims: Sequence[Gap] = ()
     ) -> tuple[Remaining, int]:
-        """What is left to process when this offset is committed, and the highest leader epoch."""
+        """The unprocessed offsets when this offset is committed, and the highest leader epoch."""
         found = self.still_committed(partition)
         return (Remaining(offset), UNKNOWN) if found is None else found.remaining(offset, claims)
 
     def still_committed(self, partition: TopicPartition) -> Partition | None:
-        """The assignment that commits of the partition are about; None if polls brought nothing.
+        """The assignment that the partition's commits belong to; None if polls returned nothing.
 
-        While the last commit of a completed revoke is on its way, that is the one before.
+        While the last commit of a completed revoke is unanswered, that is the previous one.
         """
         found = self._partitions.get(partition)
         if found is not None and found.completion.begun:
@@ -78,7 +78,7 @@ class Completion:
         return leaving
 
     def bound(self, partition: TopicPartition) -> str | None:
-        """What the partition's gaps were bound to when its first records came; None before."""
+        """The binding of the partition's gaps, set when its first records came; None before."""
         found = self._partitions.get(partition) or self._leaving(partition)
         return None if found is None else found.bound
 
@@ -90,10 +90,9 @@ class Completion:
         """The records at these offsets are processed.
 
         Returns the partition's position to commit if it advanced; or, if it moved back, once, with
-        the first of the records that were handed out again. Raises PartitionsLostError if one was
-        handed out before the partition was lost or revoked, and not again since it was assigned
-        anew; or if its record is gone, because the log was truncated. Raises ValueError if one was
-        not handed out: nobody can have processed it.
+        the first of the records that were handed out again. Raises PartitionsLostError if a record
+        was handed out only before the partition was lost, revoked or truncated. Raises ValueError
+        if one was never handed out.
         """
         found = self._partitions.get(partition)
         if found is not None:
@@ -108,11 +107,12 @@ class Completion:
         offsets: Mapping[TopicPartition, int],
         positions: Mapping[TopicPartition, int | None] = MappingProxyType({}),
     ) -> None:
-        """Raise PartitionsLostError if next offsets are those of records that are gone.
+        """Raise PartitionsLostError if next offsets belong to truncated or lost records.
 
-        The offset where polls stand, or that was sought, is accepted, whoever got there before. But
-        while a set-aside backlog is unread, polls may stand where workers of an earlier assignment
-        are. What lies below a sought offset was not handed out.
+        The position of polls and a sought offset are accepted, even if an earlier assignment
+        reached them. But while a set-aside backlog is unread, workers of an earlier assignment may
+        report the position of polls too, so it is not accepted. The offsets below a sought one were
+        not handed out.
         """
         for partition, offset in offsets.items():
             position, found = positions.get(partition), self._partitions.get(partition)
@@ -122,18 +122,18 @@ class Completion:
                 former.refuse(offset, 0)
 
     def refused(self, partition: TopicPartition, offset: int) -> None:
-        """This next offset of a worker is refused: the partition is lost, or not assigned."""
+        """Note that a worker's next offset is refused: the partition is lost, or not assigned."""
         if (former := self._formers.get(partition)) is not None:
             former.refused(offset, is_over=self.of(partition) is None)
 
     def heard(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The group is at these next offsets, whoever has committed them."""
+        """The group is at these next offsets, by any member's commit."""
         for partition, offset in offsets.items():
             if (former := self._formers.get(partition)) is not None:
                 former.hear([Gap(0, offset)])
 
     def complete_below(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Everything below these next offsets is processed; returns what to commit."""
+        """Everything below these next offsets is processed; returns the offsets to commit."""
         reached = {}
         for partition, offset in offsets.items():
             found = self._partitions.get(partition)
@@ -156,15 +156,15 @@ class Completion:
         before = self.epoch_before
         return {p: OffsetAndMetadata(at, "", before(p, at)) for p, at in offsets.items()}
 
-    # -- what is set aside (KIP-333) --------------------------------------------------------------
+    # -- backlogs set aside (KIP-333) -------------------------------------------------------------
 
     def unread(self, partition: TopicPartition) -> Sequence[Gap]:
-        """What is set aside of the partition and not handed out yet; see ``Partition.unread``."""
+        """The partition's gaps that are not handed out yet; see ``Partition.unread``."""
         found = self._partitions.get(partition)
         return () if found is None else found.unread()
 
     def catching_up(self, partition: TopicPartition) -> PartitionCompletion | None:
-        """What is processed of the partition; None once everything below its live part is."""
+        """The partition's processed records; None once all below its live part are processed."""
         found = self._partitions.get(partition)
         return found.completion if found is not None and found.completion.catches_up else None
 
@@ -175,15 +175,15 @@ class Completion:
     # -- an assignment ends -----------------------------------------------------------------------
 
     def leave(self, partitions: Iterable[TopicPartition]) -> None:
-        """As ``forget``, but :meth:`remaining` still answers, until the last commit is answered."""
+        """As ``forget``, but :meth:`remaining` works until the last commit is answered."""
         for partition in partitions:
             found = self._partitions.get(partition)
             if found is not None:
-                found.leave()  # first: the I/O loop asks for the topic without the lock
+                found.leave()  # first: the I/O loop reads the topic without the lock
                 del self._partitions[partition]
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """The partitions are not owned any more; if assigned again, they begin anew."""
+        """The partitions are no longer owned; another assignment of them starts from nothing."""
         for partition in partitions:
             found = self._partitions.pop(partition, None)
             if found is not None:
@@ -192,11 +192,11 @@ class Completion:
                 former.leaving = None
 
     def forget_all(self) -> None:
-        """No partition is owned any more."""
+        """No partition is owned any longer."""
         self.forget(self._formers)
 
     def start_over(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what was handed out of these partitions, but not of which topic they are."""
+        """Forget the hand-outs of these partitions, but not the topic that they belong to."""
         for partition in partitions:
             found = self._partitions.get(partition)
             if found is not None:
@@ -206,5 +206,5 @@ class Completion:
                 leaving.former.leaving = leaving.emptied()
 
     def start_all_over(self) -> None:
-        """Forget what was handed out of all partitions."""
+        """Forget the hand-outs of all partitions."""
         self.start_over(self._formers)

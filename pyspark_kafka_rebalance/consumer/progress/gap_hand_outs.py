@@ -1,4 +1,4 @@
-"""GapHandOuts: what is handed out of a backlog, besides the live records (KIP-333)."""
+"""GapHandOuts: hands out backlogs beside the live records (KIP-333)."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ log = logging.getLogger(__name__)
 
 
 class GapHandOuts(Part):
-    """Hands out what is set aside of partitions, besides the live records (KIP-333).
+    """Hands out the gaps of partitions beside their live records (KIP-333).
 
-    A part of ``HandOuts``, under its lock. ``Completion`` knows which gaps there are and what of
-    them is processed; this class applies to it what the gaps' reader and commits do.
+    A part of ``HandOuts``, under its lock. ``Completion`` knows the gaps and which of their records
+    are processed; this class updates it for the gaps' reader and for commits.
 
     Invariants:
-     1. A record of a gap is handed out only while it is unread. If the reader brings one that was
-        lost, sought past, truncated or handed out meanwhile, it is dropped.
+     1. A record of a gap is handed out only while it is unread. A record that the reader returns
+        after it was lost, sought past, truncated or handed out is dropped.
      2. With "live", an explicit commit of a partition that catches up carries our metadata, which
-        leave out no record that is not processed. A commit below the group's own, and any commit
-        with "ordered", is sent as it is.
+        omit no unprocessed record. A commit below the group's offset, and any commit with
+        "ordered", is sent as it is.
     """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared)
-        # Partitions whose gaps may be unread; those that are gone are dropped when looked at.
+        # Partitions that may have unread gaps; checked and dropped when they are used.
         self._behind: set[TopicPartition] = set()
-        self.known = False  # whether anything was ever set aside
+        self.known = False  # whether any backlog was ever set aside
 
     # -- the I/O loop, when the partition is assigned ---------------------------------------------
 
     def left(self, partition: TopicPartition, start: OffsetAndMetadata) -> Decoded:
-        """What the group has not processed, according to this commit."""
+        """The offsets that the group has not processed, according to this commit."""
         return Remaining.decode(start.offset, start.metadata, self.bound(partition))
 
     def set_aside(
@@ -54,7 +54,7 @@ class GapHandOuts(Part):
         remaining: Remaining,
         in_order: bool,
     ) -> None:
-        """The partition begins at the live position; the gaps below are read in parallel."""
+        """Start the partition at the live position; the gaps below are read in parallel."""
         told = self.left(partition, start)
         if told.told not in (Told.GAPS, Told.NOTHING):
             warn_of(partition, start, told.told)
@@ -92,15 +92,14 @@ class GapHandOuts(Part):
 
     @property
     def any_unread(self) -> bool:
-        """Whether any gap may be left to read, even one that is not to be read now."""
+        """Whether any gap may be unread, even one that is not to be read now."""
         return bool(self._behind)
 
     def leader_epoch(self, partition: TopicPartition, next_offset: int) -> int:
         """The leader epoch of the last record before this next offset; -1 if it is unknown.
 
-        Also -1 in a topic that was created anew. Its epochs begin anew: with an epoch from before,
-        its log would look truncated at its present end, and the records up to there would be left
-        out.
+        Also -1 in a recreated topic, whose epochs start over: with an old epoch, its log would seem
+        truncated at its present end, and the records up to there would be skipped.
         """
         with self.lock:
             before = self._completion.bound(partition)
@@ -109,20 +108,20 @@ class GapHandOuts(Part):
             return self._completion.epoch_before(partition, next_offset)
 
     def next_offset(self, partition: TopicPartition) -> int | None:
-        """Where the partition's gaps are read next; None if there is nothing to read."""
+        """The offset to read next of the partition's gaps; None if there is nothing to read."""
         unread = self._completion.unread(partition)
         return unread[0].start if unread else None
 
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The positions to commit of the partitions that catch up; locked by the caller."""
+        """The positions to commit of the partitions that catch up; the caller holds the lock."""
         behind = [p for p in partitions if self._completion.catching_up(p) is not None]
         found = {p: self._completion.position(p) for p in behind}
         return {p: position for p, position in found.items() if position is not None}
 
     def claim(self, by_hand: CommitByHand, everything: bool) -> None:
-        """Fit a commit by hand to the partitions that catch up; locked by the caller.
+        """Fit an explicit commit to the partitions that catch up; the caller holds the lock.
 
-        Raises ValueError for metadata of the application's own (invariant 2).
+        Raises ValueError for the application's own metadata (invariant 2).
         """
         for partition, entry in list(by_hand.offsets.items()):
             found = self._completion.catching_up(partition)
@@ -164,7 +163,7 @@ class GapHandOuts(Part):
             return {}
         with self.lock:
             unread = {p: tuple(self._completion.unread(p)) for p in sorted(self._behind)}
-            # A seek hides unread gaps, and may be taken back.
+            # A seek hides unread gaps, and may be undone.
             known = {p: found for p in unread if (found := self._completion.get(p)) is not None}
             self._behind = {p for p, found in known.items() if found.completion.aside.unread}
             for partition in known.keys() - self._behind:
@@ -172,7 +171,7 @@ class GapHandOuts(Part):
         return {p: gaps for p, gaps in unread.items() if gaps and p in readable}
 
     def look_at(self, records: Mapping[TopicPartition, list[Any]]) -> dict[TopicPartition, Any]:
-        """The ones of the records that are unread (invariant 1); none is handed out yet."""
+        """Filter the unread ones of these records (invariant 1); hand out none yet."""
         with self.lock:
             found = {p: within(each, self._completion.unread(p)) for p, each in records.items()}
         return {p: each for p, each in found.items() if each}
@@ -180,9 +179,9 @@ class GapHandOuts(Part):
     def hand_out(
         self, records: Mapping[TopicPartition, list[Any]], passed: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, list[Any]]:
-        """The reader of the gaps brought these records, and has passed these offsets.
+        """The gaps' reader returned these records, and has passed these offsets.
 
-        Returns the ones that are handed out once the poll has returned (invariant 1).
+        Returns the records that are handed out once the poll has returned (invariant 1).
         """
         owed = {}
         with self.lock:
@@ -204,7 +203,7 @@ class GapHandOuts(Part):
     def _returned(
         self, partition: TopicPartition, brought: list[tuple[Sequence[int], int]], end: int
     ) -> None:
-        """The poll has returned these records, and all others below this end do not exist."""
+        """The poll has returned these records; no others exist below this end."""
         found = self._completion.catching_up(partition)
         if found is None:
             return
@@ -215,13 +214,13 @@ class GapHandOuts(Part):
         self._tell_if_moved(partition, before)
 
     def _tell_if_moved(self, partition: TopicPartition, before: int | None) -> None:
-        """Commit progress over offsets that do not exist: nobody will report these as processed."""
+        """Commit progress over offsets that do not exist: no worker will report these."""
         after = self._completion.position(partition)
         if after is not None and before != after:
             self._commits.tell_gaps(self._completion.entries({partition: after}))
 
     def trim(self, partition: TopicPartition, begin: int, end: int) -> None:
-        """The log holds only [begin, end): what is unread outside of that is gone."""
+        """The log holds only [begin, end): drop the unread offsets outside."""
         with self.lock:
             unread = list(self._completion.unread(partition))
         gone = less(unread, [Gap(begin, end)])
@@ -245,7 +244,7 @@ class GapHandOuts(Part):
                 self._tell_if_moved(partition, before)
 
     def out_of_range(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A poll raises that these are not in the log, and will again; like ``stopped``."""
+        """A poll raises that these offsets are not in the log, and will again; like ``stopped``."""
         for partition in offsets:
             found = self._completion.get(partition)
             if found is not None and (unread := found.unread()):
@@ -258,7 +257,7 @@ class GapHandOuts(Part):
             found.unreadable_gap = Gap(error.offset, error.next_offset)
 
     def skip(self, partition: TopicPartition, offset: int) -> bool:
-        """Whether a seek to this offset only gives up what the gaps' reader could not read."""
+        """Whether a seek to this offset only skips records that the gaps' reader could not read."""
         with self.lock:
             self.carry_out()
             found = self._completion.get(partition)
@@ -267,7 +266,7 @@ class GapHandOuts(Part):
                 return False
             gives_up = offset == unreadable.end
             if found.completion.catches_up and unreadable.end == LOG_END:
-                # Nobody knows where the log begins.
+                # The start of the log is unknown.
                 live_at = self._subscription.position(partition) or 0
                 highest = max(found.completion.continues_at or 0, live_at)
                 gives_up = unreadable.start < offset <= highest

@@ -1,4 +1,4 @@
-"""Part: what the parts of ``HandOuts`` share: one lock, and all that it guards."""
+"""Part: the parts of ``HandOuts`` share one lock and all the state that it guards."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Lock: TypeAlias = "threading.Lock | RefusedLock"
 
 
 class UnderWay:
-    """The commits by hand that are not answered yet; under the lock of ``HandOuts``."""
+    """The explicit commits that are not answered yet; under the lock of ``HandOuts``."""
 
     def __init__(self) -> None:
-        # Weak: who sends a commit, or waits for it, keeps it alive.
+        # Weak: the sender of a commit, or its waiter, keeps it alive.
         self._commits: WeakSet[EnteredCommit] = WeakSet()
 
     def add(self, by_hand: EnteredCommit) -> None:
-        """This commit was entered after the others."""
+        """Add a commit that was entered after the others."""
         self._commits.add(by_hand)
 
     def claims_of(self, partition: TopicPartition) -> list[Gap]:
-        """What the unanswered commits, which go before the next, claim of a partition."""
+        """The records of a partition that unanswered commits claim as processed."""
         return [
             claim
             for by_hand in self._commits
@@ -45,28 +45,28 @@ class UnderWay:
         ]
 
     def handed_out_again(self, partition: TopicPartition, offset: int) -> None:
-        """Answers from now on no longer mark records from this offset on as processed."""
+        """Later answers do not mark records from this offset on as processed."""
         for by_hand in self._commits:
             by_hand.handed_out_again(partition, offset)
 
     def forget(self, partitions: Set[TopicPartition]) -> None:
-        """These are not owned any more: drop what was claimed of them.
+        """These partitions are no longer owned: drop their claims.
 
-        When the answer to such a commit is late, they may already be assigned again, and what the
-        commit named is handed out once more.
+        When the answer to such a commit is late, they may already be assigned again, and the
+        records that it names handed out once more.
         """
         for by_hand in self._commits:
             for partition in by_hand.claims.keys() & partitions:
                 by_hand.claims[partition] = ()
 
     def forget_all(self) -> None:
-        """Nothing is owned any more."""
+        """No partition is owned any longer."""
         self.forget({p for by_hand in self._commits for p in by_hand.claims})
 
 
 @dataclass
 class Shared:
-    """The state of one consumer's hand-outs; ``membership`` commits what is processed of them."""
+    """The state of one consumer's hand-outs; ``membership`` commits the processed ones."""
 
     io: GroupCoordinator
     membership: GroupMembership
@@ -77,7 +77,7 @@ class Shared:
 
 
 class Part:
-    """``HandOuts`` or a part of it."""
+    """Base of ``HandOuts`` and its parts, which share ``Shared``."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -95,21 +95,21 @@ class Part:
     def lock(self) -> Lock:
         """Held while a commit is added, and while Ownership changes.
 
-        Never held over I/O or a listener. In a forked child it refuses.
+        Never held over I/O or a listener. Taking it in a forked child raises.
         """
         return self._shared.lock
 
     def carry_out(self) -> None:
-        """What the last poll has returned is handed out; locked by the caller.
+        """Hand out the records that the last poll has returned; the caller holds the lock.
 
-        Before anything else is done with what was handed out.
+        Called before any other change of the hand-outs.
         """
         self._subscription.taken.carry_out()
 
     def bound(self, partition: TopicPartition) -> str:
-        """What a commit's metadata are bound to: elsewhere, the same offsets are other records.
+        """The binding of a commit's metadata: in another topic, the same offsets are other records.
 
-        Topic metadata with an error, and so without an id, do not mean that it is another topic.
+        Topic metadata with an error have no id, but do not mean that the topic is another one.
         """
         topic_id = self._metadata.topic_id(partition.topic)
         if topic_id is None and (before := self._completion.bound(partition)) is not None:

@@ -2,20 +2,20 @@
 
 PartitionCompletion: which handed out records of one partition are processed.
 
-Asynchronous workers finish out of order, and a committed position must pass only what is complete
+Asynchronous workers finish out of order, and a committed position must pass only complete records
 (KIP-983, problem 4). Pending offsets are kept in an ``OffsetSet``: memory grows with the gaps
 between them (out of order workers, compaction, transaction markers), not with the records. If a
-backlog was set aside (KIP-333), its part that is not handed out yet is in ``SetAside``; what was
-handed out of it is pending like anything else.
+backlog was set aside (KIP-333), ``SetAside`` has the part that is not handed out yet; the rest is
+pending like other records.
 
 Invariants:
  1. A pending offset was handed out, is not complete, and lies below ``next_offset``.
- 2. The position to commit is the lowest pending offset, or the offset where polls go on if that is
-    lower: after a seek back, polls hand out again what was complete.
- 3. What was never handed out (a forward seek, compaction) holds nothing up. The next owner does not
-    know of the seek, so skipped offsets stay unprocessed in commit metadata.
+ 2. The position to commit is the lowest pending offset, or the offset where polls continue if that
+    is lower: after a seek back, polls hand out complete records again.
+ 3. Offsets that were never handed out (a forward seek, compaction) hold nothing up. The next owner
+    does not know of the seek, so skipped offsets stay unprocessed in commit metadata.
  4. A record that is handed out again after a seek is pending again.
- 5. What is set aside also holds back the position to commit.
+ 5. Offsets that are set aside also hold back the position to commit.
 
 Pure. Not thread-safe; the owner holds a lock.
 """
@@ -53,31 +53,32 @@ from ..offsets.origin import Origin
 
 log = logging.getLogger(__name__)
 
-#: A seek to the end goes beyond every record; offsets are signed 64-bit integers.
+#: A seek to the end: beyond every record, because offsets are signed 64-bit integers.
 LOG_END = 2**63 - 1
 
 
 class SetAside:
-    """The part of one partition that is set aside, and not handed out yet (KIP-333).
+    """The part of one partition that is set aside and not handed out yet (KIP-333).
 
-    The live part is read as usual, and begins at ``live_from``. Below it, a separate reader reads
-    some gaps, lowest first.
+    The live part is read as usual, from ``live_from`` on. A separate reader reads the gaps below
+    it, lowest first.
 
-    Invariant: unread offsets lie below the live part. Nobody has processed them, whatever is said
-    of records beyond: they hold back the position to commit. They are removed only by their reader,
-    by a seek or truncation to a lower offset, or by the application when it gives up what is
-    unreadable.
+    Invariant: unread offsets lie below the live part. They are unprocessed, so they hold back the
+    position to commit whatever is reported of records beyond. They are removed only by their
+    reader, by a seek or truncation to a lower offset, or when the application gives up unreadable
+    records.
 
-    The gaps are what the group has not processed below the live position; all of it will be handed
-    out. ``live_from`` is None if nothing was ever set aside. With ``in_order``, records are handed
-    out only after all lower ones. Then a committed position says that everything below is
-    processed, as in every consumer.
+    The gaps are the offsets below the live position that the group has not processed; all will be
+    handed out. ``live_from`` is None if nothing was ever set aside. With ``in_order``, records are
+    handed out only after all lower ones, so a committed position means that everything below is
+    processed, as in any consumer.
     """
 
     def __init__(
         self, gaps: Iterable[Gap] = (), live_from: int | None = None, in_order: bool = False
     ) -> None:
-        #: What is not handed out yet, in order. Replaced, never mutated: it is read without a lock.
+        #: The gaps not handed out yet, in order. Replaced, never mutated: it is read without a
+        #: lock.
         self.unread: Sequence[Gap] = list(gaps)
         self.live_from = live_from
         self.in_order = in_order
@@ -86,19 +87,19 @@ class SetAside:
         return holding(self.unread, offset) is not None
 
     def pass_to(self, end: int) -> list[Gap]:
-        """Note that the reader has passed this end; return what was unread below it."""
+        """Note that the reader has passed this end; return the unread ranges below it."""
         passed = without(self.unread, end)
         self.unread = above(self.unread, end)
         return passed
 
     def give_up(self, start: int, end: int) -> list[Gap]:
-        """Note that nobody reads [start, end) any more; return what was unread in it."""
+        """Stop reading [start, end); return the unread ranges in it."""
         given_up = list(common(self.unread, [Gap(start, end)]))
         self.unread = without(self.unread, start, end)
         return given_up
 
     def forget(self, offset: int) -> None:
-        """Forget what is unread from this offset on: it is gone, and was never handed out."""
+        """Drop the unread offsets from this one on: truncated without having been handed out."""
         self.unread = without(self.unread, offset)
 
     def go_back(self, offset: int) -> None:
@@ -108,10 +109,10 @@ class SetAside:
             self.forget(offset)
 
     def claimed_by(self, offset: int) -> tuple[Gap, ...]:
-        """The ranges that a commit of this next offset declares to be processed.
+        """The ranges that a commit of this next offset marks as processed.
 
-        A commit in the live part says nothing about the gaps. A commit in a gap, or at the
-        boundary, covers that gap and those below. No commit covers what was not handed out.
+        A commit in the live part does not cover the gaps. A commit in a gap, or at the boundary,
+        covers that gap and the gaps below. No commit covers offsets that were not handed out.
         """
         start = 0
         if self.live_from is not None and self.live_from < offset and not self.in_order:
@@ -125,14 +126,14 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What the previous owner had processed behind a slow record, by its last commit.
+    """The records that the previous owner had processed behind a slow one, by its last commit.
 
-    Polls begin at the committed offset and meet those records again; they are left out. A record
-    with a later leader epoch than the commit knew is another record at the same offset: an unclean
+    Polls start at the committed offset and read these records again; they are left out. A record
+    with a later leader epoch than the commit's is another record at the same offset: an unclean
     election truncated the log in between (KIP-320). Arrow batches do not have the epoch.
 
-    Nothing is known of what is below ``offset``, the committed one; ``remaining`` is what is left
-    from there on.
+    ``offset`` is the committed one; nothing is known of records below it. ``remaining`` holds the
+    unprocessed offsets from there on.
     """
 
     offset: int
@@ -140,10 +141,10 @@ class Inherited:
     leader_epoch: int = -1  # of the highest record that was processed; -1 if unknown
 
     def as_seen(self, records: list[Any]) -> Inherited:
-        """The same, without what the epochs of these records prove to be gone (KIP-320).
+        """The same, without the records that these records' epochs prove truncated (KIP-320).
 
-        Epochs grow with the offsets. A record below the highest processed one that has a later
-        epoch was written since, and so were all behind it.
+        Epochs grow with offsets. A record below the highest processed one, but of a later epoch,
+        was written afterwards, and so were all records behind it.
         """
         if self.leader_epoch >= 0 and isinstance(records[0], ConsumerRecord):
             for record in records:
@@ -179,7 +180,7 @@ class Inherited:
 def inherit(
     partition: TopicPartition, committed: OffsetAndMetadata, bound_to: str
 ) -> Inherited | None:
-    """The progress beyond its offset that a commit's metadata hold; None if there is none."""
+    """The progress beyond a commit's offset, from its metadata; None if there is none."""
     remaining, told, leader_epoch = Remaining.decode(committed.offset, committed.metadata, bound_to)
     if told is Told.GAPS:
         log.info(
@@ -201,7 +202,7 @@ def carried_on(committed: OffsetAndMetadata, bound_to: str) -> Origin | None:
 
 
 def is_described(committed: OffsetAndMetadata) -> bool:
-    """Whether this commit carries metadata of the application's own."""
+    """Whether this commit carries the application's own metadata."""
     return bool(committed.metadata) and not is_ours(committed.metadata)
 
 
@@ -216,37 +217,36 @@ def warn_of(partition: TopicPartition, committed: OffsetAndMetadata, told: Told)
 
 
 class Former:
-    """How far one partition was handed out under assignments that ended, and of truncated logs.
+    """How far one partition was handed out under ended assignments and from truncated logs.
 
-    Made with the partition's first assignment and kept, guarded by the lock of ``HandOuts``.
+    Made with the partition's first assignment and kept; guarded by the lock of ``HandOuts``.
 
-    A worker may still process a record of an assignment that is over, or of a log that was
-    truncated. Its late report must not count for records that were handed out since.
+    A worker may still process a record of an ended assignment or a truncated log. Its late report
+    must not count for records that were handed out later.
 
-    Invariant: a next offset means what it meant when it was handed out. Live records that were
-    being processed next to a gap when their assignment ended (KIP-333) may lie in a gap now, and
-    one of their workers is still to report. The first that names a next offset among them reports
-    only them, and nothing below. A worker that reports again, or was refused before, has been
-    heard.
+    Invariant: a report counts for the assignment that handed the record out. Live records that were
+    in processing next to a gap when their assignment ended (KIP-333) may lie in a gap now. The
+    first report of a next offset among them completes only those records, not the offsets below.
+    Each worker gets this once: a repeated report, or one after a refusal, counts as any other.
     """
 
     __slots__ = ("_live", "_over", "_refused", "leaving", "partition")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
-        #: The assignment whose revoke is completed, while its last commits are on their way.
+        #: The assignment whose revoke is completed, until its last commits are answered.
         self.leaving: Partition | None = None
-        # The highest next offset; -1 if nothing was handed out before.
+        # The highest next offset handed out; -1 if there was none.
         self._over = -1
-        # Live records whose workers are still to be heard; in order and disjoint.
+        # Live records whose workers have not reported yet; in order and disjoint.
         self._live: list[Gap] = []
-        # Up to where workers were refused, while the partition is lost but not over yet.
+        # The highest next offset that was refused after the loss, until the assignment is over.
         self._refused = 0
 
     def note(self, next_offset: int | None, live: Gap | None = None) -> None:
-        """The partition begins anew; it was handed out up to here (exclusive), or not at all.
+        """Note an ended assignment or a truncation, with hand-outs up to here (exclusive), if any.
 
-        ``live`` are its live records that were in processing next to a gap.
+        ``live`` are its live records in processing next to a gap.
         """
         if next_offset is not None:
             self._over = max(next_offset, self._over)
@@ -256,9 +256,9 @@ class Former:
             self._live = sorted([*without(self._live, *live), live])
 
     def refused(self, offset: int, is_over: bool = True) -> None:
-        """This next offset of a worker is refused; that worker has been heard.
+        """Note that a worker's next offset is refused: it has reported.
 
-        Without ``is_over``, the partition is lost, but its assignment is not over yet.
+        Without ``is_over``, the partition is lost but its assignment not over yet.
         """
         live = holding(self._live, offset - 1)
         if live is not None:
@@ -272,24 +272,23 @@ class Former:
             self._live = less(self._live, records)
 
     def claims(self, aside: SetAside, offset: int) -> tuple[Gap, ...]:
-        """Which records a commit of this next offset says are processed; its worker is heard."""
+        """The records that a commit of this next offset completes; its worker has reported."""
         live = holding(self._live, offset - 1)
         claims = aside.claimed_by(offset) if live is None else aside.read_of(live.start, offset)
         self.hear(claims)
         return claims
 
     def is_awaited(self, offset: int) -> bool:
-        """Whether a worker of those live records, still to be heard, may name this next offset."""
+        """Whether a worker of those live records, yet to report, may name this next offset."""
         return bool(self._live) and holding(self._live, offset - 1) is not None
 
     def refuse(self, offset: int, handed_out: int) -> None:
-        """Raise PartitionsLostError if this next offset is that of a record that is gone.
+        """Raise PartitionsLostError if this next offset is of a truncated or lost record.
 
-        If it is beyond what was handed out since, committing it would hide every record that is
-        written there.
+        Committing it beyond the later hand-outs would hide every record that is written there.
 
-        ``offset`` is the one to commit, exclusive. Polls went to ``handed_out``, exclusive, since;
-        0 if they went nowhere below the offset.
+        ``offset`` is the one to commit. Polls have since reached ``handed_out``, 0 if they read
+        nothing below ``offset``; both are exclusive.
         """
         if handed_out < offset <= self._over:
             self.refused(offset)
@@ -300,9 +299,9 @@ class Former:
             )
 
     def why_not(self, offset: int) -> Exception:
-        """The error to raise for an offset that was not handed out since.
+        """The error to raise for an offset that was not handed out in this assignment.
 
-        A ValueError if nobody can have processed it, else a PartitionsLostError.
+        PartitionsLostError if it was handed out before, ValueError if never.
         """
         name = f"{self.partition.topic}-{self.partition.partition}"
         if offset < self._over:
@@ -314,7 +313,7 @@ class Former:
 
 
 class PartitionCompletion:
-    """The handed out records of one partition, from the first after its assignment."""
+    """Tracks which handed out records of one assigned partition are processed."""
 
     def __init__(self, epochs: LeaderEpochs | None = None) -> None:
         self.pending = OffsetSet()  # offsets that were handed out and are not complete
@@ -322,21 +321,21 @@ class PartitionCompletion:
         self.aside = SetAside()  # the backlog that waits for a reader of its own
         #: The offset after the highest that was handed out; None before the first.
         self.next_offset: int | None = None
-        #: Where polls go on unless the application seeks; None before the first.
+        #: Where polls continue unless the application seeks; None before the first.
         self.continues_at: int | None = None
         self._lowest: int | None = None
         self._epochs = LeaderEpochs() if epochs is None else epochs
         self.singly = False  # whether records were completed one by one
         self._left_out: list[Gap] = []  # by forward seeks, above the position to commit
-        self._sought_to: int | None = None  # by the application; nothing was handed out since
-        #: Whether the position to commit is lower than it was, and nobody was told yet.
+        self._sought_to: int | None = None  # by the application, with nothing handed out since then
+        #: Whether the position to commit has moved back and that is not reported yet.
         self.moved_back = False
-        #: What the previous owner had completed out of order; those records are not handed out.
+        #: The records that the previous owner completed out of order; they are not handed out.
         self.inherited: Inherited | None = None
 
     @property
     def begun(self) -> bool:
-        """Whether polls brought something, or something was set aside."""
+        """Whether polls returned records or a backlog was set aside."""
         return self.continues_at is not None
 
     def reached(self, offset: int) -> bool:
@@ -347,9 +346,9 @@ class PartitionCompletion:
         return offset in self._stretches
 
     def reached_below(self, offset: int, position: int | None) -> int:
-        """How far polls read in the stretch that starts below this next offset; 0 without one.
+        """The end of the polled stretch that starts below this next offset; 0 without one.
 
-        ``position`` is where polls are now, if that is known and they were not sought there.
+        ``position`` is the current one of polls, if it is known and not the result of a seek.
         """
         return self._stretches.end_below(offset, self.continues_at or 0, position)
 
@@ -367,10 +366,10 @@ class PartitionCompletion:
         return after if first is None or after < first else first
 
     def position_from(self, sought: int) -> int:
-        """The offset to commit if polls go on from ``sought``, with nothing handed out there yet.
+        """The offset to commit if polls continue at ``sought``, with nothing handed out there yet.
 
-        Offsets that polls read before are complete unless they are pending, also those beyond the
-        last position of polls: after a seek back and forward again, they do not come again.
+        Offsets that polls have read are complete unless they are pending, even beyond the last
+        position of polls: after a seek back and forward again, they are not read again.
         """
         after = sought
         if self.continues_at is not None and sought > self.continues_at:
@@ -390,11 +389,11 @@ class PartitionCompletion:
         return offset not in self.pending and not left_out and offset not in self.aside
 
     def remaining(self, offset: int) -> tuple[Remaining, int]:
-        """What is left to process if this offset is committed, and the highest leader epoch.
+        """The unprocessed offsets if this offset is committed, and the highest leader epoch.
 
-        That is everything from where polls go on, and the pending offsets below. There are no gaps
-        unless records are completed one by one, inherited or caught up: holes in a log are not
-        reported.
+        Unprocessed are all offsets from where polls continue, and the pending ones below. There are
+        gaps only if records are completed one by one, inherited or caught up: holes in a log are
+        not reported.
         """
         inherited = self.inherited
         if self.continues_at is None or not (self.singly or inherited or self.catches_up):
@@ -410,7 +409,7 @@ class PartitionCompletion:
             known = epoch >= 0 and inherited.leader_epoch >= 0
             epoch = max(epoch, inherited.leader_epoch) if known else -1
         remaining = remaining.trim(offset)
-        if offset not in remaining:  # lower than possible; the rest is on its way
+        if offset not in remaining:  # lower than possible; the commit of the rest is in flight
             between = remaining.between(offset, remaining.live)
             in_order = not between or between == (Gap(between[0].start, remaining.live),)
             if in_order:
@@ -448,19 +447,19 @@ class PartitionCompletion:
         self._sought_to = offset
         self.aside.go_back(offset)
         if after is None:
-            self.moved_back = True  # from wherever the group stands
+            self.moved_back = True  # from any offset of the group
         if after is not None and offset > (start := self._stretches.end_from(after)):
             self._left_out = [gap for gap in self._left_out if gap.end > position]
             self._left_out.append(Gap(start, offset))
             self._epochs.learn(start, offset, UNKNOWN)  # there may be records
 
     def skip(self, offset: int) -> None:
-        """Let polls go on from this offset, which follows a record that cannot be read."""
+        """Let polls continue at this offset, which follows an unreadable record."""
         self.seek(offset)
         self.continues_at, self._sought_to = offset, None
 
     def disinherit(self) -> None:
-        """Remove what the previous owner had completed from what polls have read."""
+        """Remove the records that the previous owner completed from the polled stretches."""
         if self.inherited is not None:
             remaining = self.inherited.remaining
             below, beyond = Gap(0, self.inherited.offset), Gap(remaining.live, sys.maxsize)
@@ -469,7 +468,7 @@ class PartitionCompletion:
             self.inherited = None
 
     def go_on(self, offset: int) -> None:
-        """Note that polls have come to here, and that what they passed is not handed out."""
+        """Note that polls have reached this offset, and hand out nothing that they passed."""
         inherited_from = offset if self.inherited is None else self.inherited.offset
         start = inherited_from if self.continues_at is None else self.continues_at
         if start < offset:
@@ -477,7 +476,7 @@ class PartitionCompletion:
         self.continues_at = offset
 
     def truncate(self, offset: int) -> None:
-        """Forget what was handed out from this offset on: those records are gone."""
+        """Forget the records from this offset on: they were truncated."""
         self.disinherit()
         self.pending.discard_from(offset)
         self._stretches.discard_from(offset)
@@ -503,16 +502,17 @@ class PartitionCompletion:
         self.pending.discard_below(offset)
         return self.singly or self.inherited is not None
 
-    # -- what is set aside (KIP-333) --------------------------------------------------------------
+    # -- the backlog set aside (KIP-333)
+    # --------------------------------------------------------------
 
     def set_aside(self, remaining: Remaining, in_order: bool) -> None:
-        """Before any hand-out: let polls go on at the live position, next to the gaps' reader."""
+        """Before any hand-out: let polls start at the live position, next to the gaps' reader."""
         self.aside = SetAside(remaining.gaps, remaining.live, in_order)
         self.continues_at = remaining.live
 
     @property
     def catches_up(self) -> bool:
-        """Whether something below the live part is not processed."""
+        """Whether any offset below the live part is unprocessed."""
         live_from = self.aside.live_from
         if live_from is None:  # by far the most frequent case
             return False
@@ -530,8 +530,8 @@ class PartitionCompletion:
     def catch_up(self, offsets: Sequence[int], end: int, leader_epoch: int = -1) -> None:
         """Note that the gaps' reader has passed this end, and handed out these offsets below it.
 
-        The offsets are ascending, and each was unread. Offsets that the reader passed without
-        finding a record do not exist.
+        The offsets are ascending, and each was unread. Offsets that the reader passed without a
+        record do not exist.
         """
         if offsets:
             self._epochs.learn(offsets[0], offsets[-1] + 1, leader_epoch)
@@ -544,14 +544,14 @@ class PartitionCompletion:
         self._epochs.forget_below(self.position or 0)
 
     def leave_out(self, start: int, end: int) -> None:
-        """The application gave up what is unread in [start, end); the next owner may read it."""
+        """Give up the unread offsets in [start, end); the next owner may read them."""
         self._left_out += self.aside.give_up(start, end)
 
     def end_order(self) -> None:
         """Give an ordered backlog back to the live reader, because the application sought.
 
         In order there is only one position. As with any seek, unread offsets are left out unless
-        polls come to them after all.
+        polls reach them after all.
         """
         aside = self.aside
         if aside.in_order and aside.unread and aside.live_from is not None:
@@ -559,28 +559,28 @@ class PartitionCompletion:
             self.leave_out(0, aside.live_from)
 
     def handed_out_so_far(self) -> tuple[Gap, ...]:
-        """All offsets that were handed out, and those in between."""
+        """All offsets that were handed out, and the offsets between them."""
         return self.aside.read_of(0, self.next_offset or 0)
 
     def with_processed(self, claims: Iterable[Gap]) -> PartitionCompletion:
-        """A copy in which everything in these ranges that was handed out is processed."""
+        """A copy in which all handed out records in these ranges are processed."""
         other = copy(self)
         other.pending = self.pending.copy()
         other.pending.discard_all(claims)
         return other
 
     def _begin(self, start: int, end: int) -> None:
-        """Add these offsets to those in processing."""
+        """Add these offsets to the pending ones."""
         if self._left_out:
             self._left_out = without(self._left_out, start, end)
         self.pending.add(start, end)
 
 
 class Partition:
-    """One partition during one assignment, from the first thing that is known of it.
+    """One partition during one assignment, made when something is first known of it.
 
-    Guarded by the lock of ``HandOuts``; the polling thread writes what it brings, any thread what
-    is processed. Dropped when the assignment ends: late reports are judged by ``former``.
+    Guarded by the lock of ``HandOuts``. The polling thread writes hand-outs, any thread
+    completions. Dropped when the assignment ends: ``former`` judges late reports.
     """
 
     __slots__ = (
@@ -599,42 +599,42 @@ class Partition:
         self.former = former  # the partition's assignments before this one
         #: The leader epochs of the records, whether they are handed out or not.
         self.epochs = LeaderEpochs()
-        #: What was handed out or set aside, and what of it is processed.
+        #: The records that were handed out or set aside, and which of them are processed.
         self.completion = PartitionCompletion(self.epochs)
-        self.is_sought = False  # whether the application sought, and nothing was handed out since
-        #: Where polls go on after that seek. None is the beginning of the log, wherever that is,
-        #: and LOG_END its end, until a poll has found it.
+        self.is_sought = False  # whether the application sought, with nothing handed out since then
+        #: Where polls continue after that seek. None is the start of the log, wherever that is, and
+        #: LOG_END its end, until a poll has found it.
         self.sought_to: int | None = None
-        #: What the gaps in commit metadata are bound to, from the first records on (``bound_to``).
-        #: While the last commits of a completed revoke are on their way, the topic is that one.
+        #: The binding of the gaps in commit metadata, from the first records on (``bound_to``).
+        #: Before, that of a completed revoke whose last commits are unanswered, if any.
         self.bound: str | None = None if former.leaving is None else former.leaving.bound
         self.origin: Origin | None = None  #: of its commits, if queries had the partition before
         #: The record at which polls stopped, and which the application may skip.
         self.unreadable: Gap | None = None
-        #: The same of the gaps' reader (KIP-333); up to LOG_END if it was out of range.
+        #: The same for the gaps' reader (KIP-333); up to LOG_END if it was out of range.
         self.unreadable_gap: Gap | None = None
 
     # -- the assignment ends ----------------------------------------------------------------------
 
     def end(self) -> None:
-        """The assignment is over, or what was handed out is forgotten."""
+        """End the assignment, or forget its hand-outs."""
         self.former.leaving = None
         if self.completion.begun:
             self.former.note(self.completion.next_offset, self.completion.live_in_processing())
 
     def leave(self) -> None:
-        """As :meth:`end`, but the last commits are on their way."""
+        """As :meth:`end`, but the last commits are unanswered."""
         self.end()
         self.former.leaving = self
 
     def emptied(self) -> Partition:
-        """The same assignment: its topic, and where polls stopped, but nothing handed out."""
+        """The same assignment with its topic and ``unreadable``, but nothing handed out."""
         other = Partition(self.former)
         other.bound, other.unreadable = self.bound, self.unreadable
         other.origin = self.origin
         return other
 
-    # -- what polls bring -------------------------------------------------------------------------
+    # -- hand-outs --------------------------------------------------------------------------------
 
     def hand_out(self, offsets: Sequence[int], leader_epoch: int = -1) -> None:
         """A poll returned the records at these offsets, ascending, all of one leader epoch."""
@@ -645,9 +645,9 @@ class Partition:
         self.completion.hand_out(offsets, leader_epoch)
 
     def inherited_at(self, offset: int) -> Inherited | None:
-        """What to leave out of the records that a poll brought from this offset on.
+        """The records to leave out of those that a poll returned from this offset on.
 
-        Nothing once the application has sought, or if the log was truncated.
+        None once the application has sought, or if the log was truncated.
         """
         found = self.completion.inherited
         if found is not None and (
@@ -658,45 +658,42 @@ class Partition:
         return found
 
     def truncated_at(self, offset: int) -> bool:
-        """Whether polls that go on from here show that the log was truncated.
-
-        That is invariant 2 of ``Completion``.
-        """
+        """Whether polls that continue here prove a truncation (``Completion``, invariant 2)."""
         continues_at = self.completion.continues_at
         return continues_at is not None and offset < continues_at and not self.is_sought
 
     def written_anew_from(self, offset: int, leader_epoch: int) -> int | None:
-        """The offset from which handed out records are gone, as this epoch proves; or None.
+        """The offset from which this epoch proves handed out records truncated; or None.
 
-        After a seek back, polls go on below where the log was truncated, and bring what was written
-        since. What a seek forward then leaves out may be old or new: it is taken to be new.
+        After a seek back, polls read on from below the truncation. Offsets skipped by a later seek
+        forward may be from either epoch; assume the new one.
         """
         if not self.completion.begun or not self.epochs.is_news(offset, leader_epoch):
             return None
         return min(offset, self.completion.continues_at or 0)
 
     def truncate(self, offset: int) -> None:
-        """The records from this offset on are gone, and others may be there by now."""
+        """Forget the records from this offset on: others may have replaced them."""
         self.former.note(self.completion.next_offset)
         self.completion.truncate(offset)
 
     # -- seeks ------------------------------------------------------------------------------------
 
     def seek(self, offset: int | None = None) -> None:
-        """The application sought: polls go on from this offset.
+        """The application sought: polls continue at this offset.
 
-        None is the beginning, wherever that is, and LOG_END the end; this is called again when a
-        poll has found it.
+        None is the start of the log, and LOG_END its end; this is called again when a poll has
+        found it.
         """
         self.sought_to, self.is_sought = offset, True
         self.completion.disinherit()
         self.completion.end_order()
 
     def skip(self, start: int, end: int) -> None:
-        """The application gave up the records in [start, end), where polls stopped; polls go on.
+        """The application gave up the records in [start, end), where polls stopped.
 
-        What the previous owner had completed behind them is left out as before. The next owner may
-        be able to read them.
+        Records behind them that the previous owner completed are left out as before. The next owner
+        may be able to read the ones given up.
         """
         if self.is_sought:
             return
@@ -706,21 +703,21 @@ class Partition:
             self.epochs.learn(start, end, UNKNOWN)
 
     def leads_to(self, position: int) -> bool:
-        """Whether this position, where polls are now, is where a seek to an unknown offset led."""
+        """Whether this position of polls is the result of a seek to an offset that was unknown."""
         return self.is_sought and (self.sought_to is None or self.sought_to > position)
 
     def is_below(self, position: int) -> bool:
-        """Whether polls go on below this position after a seek, with nothing handed out since."""
+        """Whether polls continue below this position after a seek, with nothing handed out yet."""
         return self.is_sought and (self.sought_to is None or self.sought_to < position)
 
-    # -- what is processed ------------------------------------------------------------------------
+    # -- completion -------------------------------------------------------------------------------
 
     def position(self, claims: Sequence[Gap] = ()) -> int | None:
         """The offset to commit, exclusive; None before the first hand-out.
 
-        After a seek back it is where polls go on, or None while that is not known. After a seek
-        forward it is as far as everything was handed out before. With claims, it is as if what was
-        handed out of them were processed.
+        After a seek back it is where polls continue, or None while that is unknown; after a seek
+        forward, the end of the contiguous hand-outs before it. Handed out records in ``claims``
+        count as processed.
         """
         found = self.completion.with_processed(claims) if claims else self.completion
         position = found.position
@@ -731,10 +728,9 @@ class Partition:
         return position if self.sought_to == LOG_END else found.position_from(self.sought_to)
 
     def remaining(self, offset: int, claims: Sequence[Gap] = ()) -> tuple[Remaining, int]:
-        """What is left to process when this offset is committed, and the highest leader epoch.
+        """The unprocessed offsets if this offset is committed, and the highest leader epoch.
 
-        After a seek that is everything from where polls go on, although nothing is handed out there
-        yet.
+        After a seek, all offsets from where polls continue are unprocessed.
         """
         found = self.completion.with_processed(claims) if claims else self.completion
         remaining, leader_epoch = found.remaining(offset)
@@ -743,10 +739,10 @@ class Partition:
         return remaining, leader_epoch
 
     def unread(self) -> Sequence[Gap]:
-        """What is set aside and not handed out yet, in order.
+        """The gaps that are set aside and not handed out yet, in order.
 
-        After a seek, only below the sought offset. The rest is the live reader's once it has
-        brought something of it; until then the application may take the seek back.
+        After a seek, only those below the sought offset. The live reader takes over the rest with
+        its first records; until then the application may undo the seek.
         """
         unread = self.completion.aside.unread
         return without(unread, self.sought_to or 0) if self.is_sought else unread
@@ -774,20 +770,20 @@ class Partition:
         return after
 
     def complete_below(self, offset: int) -> int | None:
-        """Everything below this next offset is processed; returns what to commit, if anything."""
+        """Everything below this next offset is processed; returns the offset to commit, if any."""
         found, former = self.completion, self.former
         if found.begun and (found.catches_up or former.is_awaited(offset)):
             found.pending.discard_all(former.claims(found.aside, offset))
             return self.position()
-        # Without workers, commit no more than was asked for, even if nothing lies in between.
+        # Without workers, commit no more than was asked for, even over offsets without records.
         if found.begun and found.complete_below(offset):
             return max(offset, self.position() or 0)
         return offset
 
     def refuse_truncated(self, offset: int, position: int | None) -> None:
-        """Raise PartitionsLostError if this next offset is that of a record that is gone.
+        """Raise PartitionsLostError if this next offset is of a truncated or lost record.
 
-        See ``Completion.refuse_truncated``; ``position`` is where polls stand.
+        See ``Completion.refuse_truncated``; ``position`` is that of polls.
         """
         found, sought = self.completion, self.is_sought
         stands = offset == position and not found.aside.unread
@@ -797,9 +793,9 @@ class Partition:
 
 
 def _last_complete(pending: Iterable[Gap], end: int) -> int:
-    """The offset after the last one below this end that is in none of these ranges.
+    """The offset after the last one below this end that is outside these ranges.
 
-    Offsets that were skipped after it have an unknown leader epoch, which says nothing about it.
+    Offsets skipped after it have an unknown leader epoch, which must not hide its own.
     """
     for start, after in sorted(pending, key=end_of, reverse=True):
         if after < end:

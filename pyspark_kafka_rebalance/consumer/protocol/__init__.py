@@ -1,1 +1,1 @@
-"""Requests to the group coordinator, and what its answers mean for a member."""
+"""Requests to the group coordinator, and the meaning of its answers for a member."""

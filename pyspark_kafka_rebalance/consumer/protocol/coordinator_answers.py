@@ -31,7 +31,7 @@ class Verdict(enum.Enum):
     FENCED = "fenced"
     #: Another process uses this ``group.instance.id``: all is lost, and rejoining is forbidden.
     INSTANCE_FENCED = "instance fenced"
-    #: The topic or partition does not exist any more.
+    #: The topic or partition no longer exists.
     NO_SUCH_PARTITION = "no such partition"
     #: Refused for good (authorization, limits).
     REFUSED = "refused"
@@ -56,7 +56,7 @@ _VERDICTS: dict[type[Exception], Verdict] = {
     kafka_errors.UnknownTopicIdError: Verdict.NO_SUCH_PARTITION,
 }
 
-#: The request may or may not have arrived; the coordinator is looked up again.
+#: The request may or may not have arrived; find the coordinator again.
 _UNREACHABLE = (
     kafka_errors.KafkaConnectionError,
     kafka_errors.KafkaTimeoutError,
@@ -82,9 +82,9 @@ class Consequence(enum.Flag):
     NONE = 0
     #: The coordinator took the request as a sign of life: the lease is renewed.
     ALIVE = enum.auto()
-    #: The group is in this member's generation: the member owns what it thinks it owns.
+    #: The group is in this member's generation: its ownership is valid.
     STANDS = enum.auto()
-    #: Look up the coordinator again.
+    #: Find the coordinator again.
     FIND_COORDINATOR = enum.auto()
     #: A join is due.
     JOIN = enum.auto()
@@ -96,7 +96,7 @@ class Consequence(enum.Flag):
     UNNAMED = enum.auto()
     #: Everything owned is lost.
     LOST = enum.auto()
-    #: The membership ends for good, and the next poll says why.
+    #: The membership ends for good, and the next poll raises the reason.
     FAILED = enum.auto()
     #: Match the subscription's pattern in this client: the broker cannot parse it.
     MATCH_HERE = enum.auto()
@@ -117,8 +117,7 @@ _COMMON = {
 def after_heartbeat(error: type[Exception], *, answered: bool) -> Consequence:
     """The consequences of a heartbeat of the classic protocol.
 
-    The error is the broker's, ``NoError`` included, if it has ``answered``; else what the
-    connection raised.
+    The error is the broker's, ``NoError`` included, if it has ``answered``; else the connection's.
     """
     verdict = verdict_of(error)
     if verdict is Verdict.BUSY and not answered:
@@ -152,7 +151,7 @@ def after_join(error: type[Exception]) -> Consequence:
 def after_commit(verdict: Verdict) -> Consequence:
     """The consequences of a background OffsetCommit that was not accepted, in either protocol.
 
-    A final refusal says nothing about what is owned. This takes the verdict, not the error, because
+    A final refusal does not affect the ownership. This takes the verdict, not the error, because
     the commit loop recovers from some errors by itself.
     """
     if verdict is Verdict.REFUSED:
@@ -184,7 +183,7 @@ def gone_already(error: type[Exception]) -> bool:
 
 
 def explained(error: Exception, group_id: str, topics: frozenset[str]) -> KafkaRebalanceError:
-    """The error that reports to the application what ended a membership for good."""
+    """The application's error for the end of a membership for good."""
     group = f"group {group_id!r}"
     told: KafkaRebalanceError
     if isinstance(error, AuthenticationError):

@@ -1,7 +1,7 @@
 """JoinProtocol: JoinGroup, the leader's assignment, SyncGroup.
 
-The wire side of the classic protocol, without state; ``classic.py`` decides what an answer means
-for the membership. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
+The wire side of the classic protocol, without state; ``classic.py`` decides the meaning of an
+answer for the membership. Protocol: JoinGroup v0-9, SyncGroup v0-5, DescribeGroups, and in them
 ConsumerProtocolSubscription v2 (owned partitions with their generation) and
 ConsumerProtocolAssignment.
 """
@@ -47,8 +47,8 @@ class Joined(NamedTuple):
     """The answer to a JoinGroup.
 
     ``error`` is ``NoError`` or ``MemberIdRequiredError`` (KIP-394: join again with this id).
-    ``leads`` says that this member has to assign; ``leader`` is the member id of the leader that
-    the coordinator names.
+    ``leads``: this member has to assign; ``leader`` is the leader's member id, as the coordinator
+    names it.
     """
 
     error: type[Exception]
@@ -69,8 +69,8 @@ class Assignments(NamedTuple):
 class Review(NamedTuple):
     """The state of a group that a static member has returned to.
 
-    ``rebalance`` says that a leader would decide otherwise now. ``led_counts`` are the partition
-    counts by topic that a leader has to watch; None if another member leads.
+    ``rebalance``: a leader would decide differently now. ``led_counts`` are the partition counts by
+    topic that a leader has to watch; None if another member leads.
     """
 
     rebalance: bool
@@ -101,8 +101,8 @@ class JoinProtocol:
     async def know_topics(self, topics: frozenset[str]) -> None:
         """Request the metadata of topics that are not known: a leader assigns nothing of those.
 
-        A topic that does not exist is none of the group's business: the member joins without it.
-        Raises TopicAuthorizationFailedError, as the coordinator does in the consumer protocol.
+        A topic that does not exist does not concern the group: the member joins without it. Raises
+        TopicAuthorizationFailedError, as the coordinator does in the consumer protocol.
         """
         if (
             self._subscription.pattern is not None
@@ -167,7 +167,7 @@ class JoinProtocol:
         return decided
 
     async def _decide(self, members: list[Any]) -> Assignments:
-        """What a leader decides now; watches the members' topics from now on."""
+        """Decide as the leader; watch the members' topics from now on."""
         topics = {topic for member in members for topic in member.metadata.topics}
         self._subscription.watch_topics(topics)
         if 0 in self._metadata.partition_counts(topics).values():
@@ -200,11 +200,11 @@ class JoinProtocol:
         return frozenset(ConsumerProtocolAssignment.decode(response.assignment).partitions())
 
     async def review(self, joined: Joined) -> Review:
-        """Look at a group that a static member has returned to; that alone makes none rebalance.
+        """Check a group that a static member has returned to: its return causes no rebalance.
 
-        Nobody has checked what changed while it was away (KAFKA-13435): its own subscription, the
-        number of partitions. If it was the leader, brokers before JoinGroup v9 do not say so: the
-        leader that they name is its previous member id, which no member has any more.
+        Changes during its absence go unchecked otherwise (KAFKA-13435): its own subscription, the
+        number of partitions. If it was the leader, brokers before JoinGroup v9 do not report that:
+        the leader that they name is its previous member id, which no member has any longer.
         """
         response = await self._loop.send(
             DescribeGroupsRequest(groups=[self._config["group_id"]]),
@@ -222,7 +222,7 @@ class JoinProtocol:
             metadata = ConsumerProtocolSubscription.decode(member.member_metadata)
             owned = ConsumerProtocolAssignment.decode(member.member_assignment)
             assigned[member.member_id] = frozenset(owned.partitions())
-            # It owns what it was assigned; what the metadata claim is from before that.
+            # It owns its assignment; the claims in the metadata are from before that.
             claims = SimpleNamespace(
                 topics=metadata.topics,
                 owned_partitions=owned.assigned_partitions,

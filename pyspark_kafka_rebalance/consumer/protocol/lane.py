@@ -49,7 +49,7 @@ _COMMITS_BY_TOPIC_ID = 10
 class Lane:
     """Sends one member's requests other than its joins. All coroutines run on the I/O loop.
 
-    They raise the connection's errors, which ``verdict_of`` classifies too.
+    They raise the connection's errors, which ``verdict_of`` classifies, too.
 
     ``commit_version`` is the highest OffsetCommit version to use. ``topic_id_of`` returns the topic
     id with which a partition was assigned; None if the protocol has no topic ids.
