@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import json
 from pathlib import Path
 
@@ -33,3 +35,21 @@ def test_it_is_small_and_shows_nothing_of_the_machine_it_ran_on(notebook):
     assert "iopub" not in text, "times of the run"
     assert "/home" not in text
     assert "/tmp" not in text
+
+
+@each
+def test_what_it_imports_of_this_checkout_is_there(notebook):
+    """It is run by `make test-notebook` only: a module that moved would be noticed by a reader."""
+    imported = [
+        (node.module, name.name)
+        for cell in json.loads(notebook.read_text())["cells"]
+        if cell["cell_type"] == "code"
+        for node in ast.walk(ast.parse("".join(cell["source"])))
+        if isinstance(node, ast.ImportFrom)
+        and node.module.partition(".")[0] in ("demos", "measuring", "pyspark_kafka_rebalance")
+        for name in node.names
+    ]
+    assert len(imported) > 3
+    for module, name in imported:
+        if not hasattr(importlib.import_module(module), name):
+            importlib.import_module(f"{module}.{name}")

@@ -72,6 +72,7 @@ class FakeMembership:
         self.joined = False
         self.failure: Exception | None = None
         self.restored: dict[TopicPartition, int] = {}
+        self.followed: dict[TopicPartition, str] = {}
         self.initial = frozenset({P, Q})
         self.told_ends: Mapping[TopicPartition, int] = {}
         self.imported: frozenset[TopicPartition] = frozenset()
@@ -162,6 +163,10 @@ class FakeMembership:
     def raise_failure(self) -> None:
         if self.failure is not None:
             raise self.failure
+
+    def follow(self, followed: Mapping[TopicPartition, str]) -> None:
+        assert "restore" not in self.calls, "a position counts by what was followed before"
+        self.followed = dict(followed)
 
     def restore(
         self,
@@ -439,6 +444,21 @@ def test_a_replayed_batch_names_the_group(
     reader.partitions(reader.initialOffset(), end)
     reader.latestOffset(end, UNLIMITED)
     assert [membership.group_id for membership in memberships] == ["orders-1f0c"]
+
+
+@pytest.mark.parametrize("replays", [False, True])
+def test_a_restart_knows_which_set_backs_of_the_group_the_query_has_followed(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    replays: bool,
+) -> None:
+    end = offset_to_json(replace(parse_offset(a_logged_batch()), followed={P: "5d0f33c1"}))
+    reader = make()
+    if replays:
+        reader.partitions(reader.initialOffset(), end)
+        assert memberships[0].followed == {P: "5d0f33c1"}
+    reader.latestOffset(end, UNLIMITED)
+    assert memberships[0].followed == {P: "5d0f33c1"}
 
 
 @pytest.mark.parametrize("replays", [False, True])

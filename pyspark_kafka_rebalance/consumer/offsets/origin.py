@@ -100,7 +100,13 @@ class Origin:
         The limit is in bytes; ``bound_to`` is as in ``Remaining.encode``.
         """
         return origin_text(
-            *(self.run, self.batch, self.stretches, offset, limit, bound_to, self.again),
+            self.run,
+            self.batch,
+            self.stretches,
+            offset,
+            limit,
+            bound_to,
+            self.again,
             self.set_backs,
         )
 

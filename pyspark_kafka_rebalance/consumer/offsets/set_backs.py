@@ -8,8 +8,8 @@ In a commit each is a tilde, who set the group back, the token, and the ranges t
 
     ~90a1c3e5f7b2d4e6-5d0f33c1-4000-5200
 
-Where several are joined to one, or ranges are, more comes again: no record is left out for want of
-room.
+Where several are joined to one, or ranges are, more comes again. But a commit without room for its
+origin names no set-back at all.
 """
 
 from __future__ import annotations

@@ -230,9 +230,9 @@ class OwnCommits:
         own, batch = self._delivered.get(partition), self._identity.batch
         if own is None:
             return ""
+        limit //= 2
         return origin_text(
-            *(self.run, batch, own.stretches, offset, limit // 2, bound_to, own.again),
-            own.set_backs,
+            self.run, batch, own.stretches, offset, limit, bound_to, own.again, own.set_backs
         )
 
 
