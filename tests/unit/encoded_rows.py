@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
-from pyspark_kafka_rebalance.fetch.record_batch import DecoderSettings, RecordDecoder
 from record_batches import rows_of
 
 from pyspark_kafka_rebalance.fetch.columns import PythonColumns
 from pyspark_kafka_rebalance.fetch.compiled_columns import CompiledColumns
+from pyspark_kafka_rebalance.fetch.decoder import DecoderSettings, RecordDecoder
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.produce.encoder.encoded_batch import EncodedBatch
 
