@@ -244,11 +244,15 @@ class Delivery:
         return awaited
 
     def begin_rows(self, batches: OpenBatches) -> None:
-        """Rows are about to be encoded: `OpenBatches.encode`."""
+        """Rows are about to be encoded: `OpenBatches.encode`.
+
+        TransactionAbortedError is raised if the records before them cannot be sent any more.
+        """
         before = batches.size
-        batches.begin_rows()
+        batches.close_records()
         self.used += batches.size - before
         self._add(batches, self._clock())
+        batches.begin_rows()
 
     def end_rows(
         self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]

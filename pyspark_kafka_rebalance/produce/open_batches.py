@@ -113,10 +113,10 @@ class OpenBatches:
         sizes[partition] = size
 
     def begin_rows(self) -> None:
-        """Make ready for `encode`; then comes `end_rows`."""
+        """Make ready for `encode`, after `close_records`; then comes `end_rows`."""
+        assert not self._sizes
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
-        self._close_builders()
         self.encodes = True
 
     def encode(
@@ -148,9 +148,15 @@ class OpenBatches:
         """The number of the last record in its open batch, from 0."""
         return len(self._builders[partition]) - 1
 
+    def close_records(self, but: Container[int] = ()) -> None:
+        """Close the open batches of single records, but those of these partitions."""
+        for partition in list(self._sizes):
+            if partition not in but:
+                self._close(partition)
+
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
-        self._close_builders(but)
+        self.close_records(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
         if not self._sizes:
@@ -169,11 +175,6 @@ class OpenBatches:
     def _new_builder(self, partition: int) -> BatchBuilder:
         builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
         return builder
-
-    def _close_builders(self, but: Container[int] = ()) -> None:
-        for partition in list(self._sizes):
-            if partition not in but:
-                self._close(partition)
 
     def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)
