@@ -10,8 +10,8 @@ wait: those of their thread may be in there, and come first.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.batch_builder import BatchBuilder
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .encoder.python_records import Headers
-
-
-def slices_of(data: pa.RecordBatch | pa.Table, size: int) -> Iterator[Any]:
-    """The rows in pieces of about this many bytes."""
-    rows = data.num_rows
-    pieces = max(1, -(-data.nbytes // max(size, 1)))
-    step = max(1, -(-rows // pieces))
-    for start in range(0, rows, step):
-        yield data.slice(start, step)
 
 
 class OpenBatches:
