@@ -245,11 +245,20 @@ class Delivery:
         return awaited
 
     def begin_rows(self, batches: OpenBatches) -> None:
-        """Rows are about to be encoded: `OpenBatches.encode`."""
+        """Rows are about to be encoded: `OpenBatches.encode`.
+
+        Raises TransactionAbortedError, and then they are not to be.
+        """
         before = batches.size
         batches.begin_rows()
         self.used += batches.size - before
-        self._add(batches, self._clock())
+        try:
+            self._add(batches, self._clock())
+        except TransactionAbortedError:
+            before = batches.size
+            batches.end_rows([], keep=False)
+            self.used += batches.size - before
+            raise
 
     def end_rows(
         self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]

@@ -69,6 +69,7 @@ class World:
         self.delivery.take_metadata(Described())
         self.flying: list[Parcel] = []
         self.max_message_bytes = 2**31
+        self.sizes: dict[int, int] = {}  # of the batches that were sent
 
     @property
     def batches(self) -> Any:
@@ -100,6 +101,7 @@ class World:
                 records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
                 assert len(records) == request.record_count
                 self.brokers.values[ID, request.batch] = records
+                self.sizes[request.number] = len(batch)
         return taken
 
     def arrive(self, parcel: Parcel) -> list[tuple[Request, Answer]]:
@@ -107,7 +109,7 @@ class World:
 
     def answer_to(self, request: Request) -> Answer:
         if isinstance(request, Produce):
-            if len(self.delivery.batch_of(request)) > self.max_message_bytes:
+            if self.sizes[request.number] > self.max_message_bytes:
                 # It knows the sequence number by now, from the transaction's verification.
                 lowest = self.brokers.leader(request.partition).lowest
                 key = request.producer_id, request.producer_epoch
@@ -472,6 +474,22 @@ def test_what_is_flushed_while_rows_are_encoded(world: World) -> None:
     if not is_plain(world):
         assert commit(world) is Outcome.COMMITTED
     assert world.visible() == [b"0", b"1", b"2"]
+    assert world.delivery.used == 0
+
+
+def test_a_transaction_that_ends_as_rows_are_to_be_encoded_holds_up_no_later_one() -> None:
+    """The topic's next records waited for the end of rows that nobody encoded."""
+    world = World(2)
+    handle = begin(world)
+    world.send(b"never")
+    world.machine.abort(handle)  # the delivery does not know yet
+    with pytest.raises(TransactionAbortedError):
+        world.send_rows(pa.table({"value": [b"never"], "partition": [0]}))
+    world.settle()
+    begin(world)
+    world.send(b"a")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"a"]
     assert world.delivery.used == 0
 
 
