@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -26,14 +26,15 @@ from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
 from .encoder.encoded_batch import EncodedBatch
+from .encoder.halves import halves_of
 from .encoder.settings import EncoderSettings
 from .open_batches import OpenBatches
 from .open_transaction import MAX_IN_FLIGHT
 from .outbox import Backoff, Outbox, Parcel
 from .requests import Answer, Produce, Request
 from .topics import Topics
-from .transaction_errors import Outcome, Verdict, verdict_of
-from .transaction_step import Ended, Step
+from .transaction_errors import TOO_LARGE, Outcome, Verdict, verdict_of
+from .transaction_step import Ended, Halved, Step, too_large
 
 if TYPE_CHECKING:
     from .encoder.python_records import Headers
@@ -252,7 +253,7 @@ class Delivery:
         TransactionAbortedError is raised if the records before them cannot be sent any more.
         """
         before = batches.size
-        batches.close_records()
+        batches.close_for_rows()
         self.used += batches.size - before
         self._add(batches, self._clock())
         batches.begin_rows()
@@ -408,6 +409,8 @@ class Delivery:
 
     def _carry_out(self, step: Step, now: float) -> None:
         self.look_at_machine()
+        for halved in step.halved:
+            self._halve(halved)
         self._outbox.add(step.requests, now)
         for number in step.delivered:
             self._settle(number, None)
@@ -418,10 +421,31 @@ class Delivery:
 
     def _give_up(self, number: int, code: int, now: float) -> None:
         where = self._on_their_way[number].partition
-        error = kafka_errors.for_code(code)
-        self._settle(number, error(f"{where.topic}-{where.partition}"))
+        text = f"{where.topic}-{where.partition}"
+        if code in TOO_LARGE:
+            text = too_large(where, code)
+        self._settle(number, kafka_errors.for_code(code)(text))
         for request in self._outbox.withdraw(where, number):
             self._carry_out(self.machine.unanswered(request.number, sent=False), now)
+
+    def _halve(self, halved: Halved) -> None:
+        """Put two batches in place of one that was too large; those to come are smaller."""
+        whole = self._on_their_way[halved.batch]
+        halves = halves_of(whole.encoded, halved.records, self._settings.encoder)
+        awaited: list[list[_Awaited]] = [[], []]
+        for n, future in whole.awaited:
+            is_behind = n >= halved.records
+            awaited[is_behind].append((n - halved.records if is_behind else n, future))
+        numbers = (halved.batch, halved.second)
+        for number, encoded, waits in zip(numbers, halves, awaited, strict=True):
+            self._on_their_way[number] = replace(whole, encoded=encoded, awaited=waits)
+            self.used += len(encoded.data)
+        self.used -= len(whole.encoded.data)
+        self._unacknowledged[whole.partition] += 1
+        in_order = sorted(self._on_their_way.items(), key=lambda each: each[1].order)
+        self._on_their_way = dict(in_order)  # by their deadlines
+        if (batches := self.open.get(whole.partition.topic)) is not None:
+            batches.limit(max(each.plain_bytes for each in halves))
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended

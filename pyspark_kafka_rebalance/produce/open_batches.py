@@ -11,6 +11,7 @@ wait: those of their thread may be in there, and come first.
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
@@ -60,8 +61,10 @@ class OpenBatches:
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._sizes: dict[int, int] = {}
+        self._outdated: set[int] = set()  # the partitions whose builder has other settings
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
+        self._arrow_settings = settings
         self._arrow_bytes = 0
         self.encodes = False
         self.size = 0
@@ -104,16 +107,32 @@ class OpenBatches:
         size = builder.append(key, value, headers, timestamp_ms)
         if not size:
             self._close(partition)
+            if partition not in self._builders:
+                builder = self._new_builder(partition)
             size = builder.append(key, value, headers, timestamp_ms)
         sizes = self._sizes
         self.size += size - sizes.get(partition, 0)
         sizes[partition] = size
 
+    def limit(self, batch_bytes: int) -> None:
+        """Let batches that begin from now on be no larger: the topic does not take larger ones."""
+        if batch_bytes < self._settings.batch_bytes:
+            self._settings = replace(self._settings, batch_bytes=batch_bytes)
+            self._builders = {p: each for p, each in self._builders.items() if p in self._sizes}
+            self._outdated = set(self._sizes)
+
+    def close_for_rows(self) -> None:
+        """Close what rows cannot be added to: single records, and rows under other settings."""
+        self.close_records()
+        if self._arrow_bytes and self._arrow_settings is not self._settings:
+            self._close_arrow()
+
     def begin_rows(self) -> None:
-        """Make ready for `encode`, after `close_records`; then comes `end_rows`."""
+        """Make ready for `encode`, after `close_for_rows`; then comes `end_rows`."""
         assert not self._sizes
-        if self._arrow is None:
+        if self._arrow is None or self._arrow_settings is not self._settings:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+            self._arrow_settings = self._settings
         self.encodes = True
 
     def encode(
@@ -177,6 +196,9 @@ class OpenBatches:
         self.size -= self._sizes.pop(partition)
         self.sticky.closed(partition)
         self.closed.append(self._builders[partition].close())
+        if partition in self._outdated:
+            self._outdated.discard(partition)
+            del self._builders[partition]
 
     def _close_arrow(self) -> None:
         assert self._arrow is not None
