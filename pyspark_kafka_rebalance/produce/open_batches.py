@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .encoder.arrow_encoder import ArrowEncoder
+from .encoder.at_once import Append, Room, new_appender
 from .encoder.batch_builder import BatchBuilder
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import StickyPartition
@@ -43,11 +44,13 @@ class OpenBatches:
     settings : EncoderSettings
     available : list of int
         The partitions that have a leader.
+    room : Room
+        What all topics share; records that come at once count there.
 
     Attributes
     ----------
-    size : int
-        Bytes in open batches, before compression.
+    append_at_once : callable
+        See `Appender.append`.
     sticky : StickyPartition
         Where records without a key go.
     encodes : bool
@@ -59,25 +62,41 @@ class OpenBatches:
     """
 
     def __init__(
-        self, topic: str, partitions: int, settings: EncoderSettings, available: list[int]
+        self,
+        topic: str,
+        partitions: int,
+        settings: EncoderSettings,
+        available: list[int],
+        room: Room,
     ) -> None:
         self.topic = topic
         self.partitions = partitions
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
-        self._sizes: dict[int, int] = {}
+        self._appender = new_appender(room)
+        self.append_at_once: Append = self._appender.append
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_bytes = 0
         self.encodes = False
-        self.size = 0
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
+        self._follow_sticky()
+
+    @property
+    def size(self) -> int:
+        """Bytes in open batches, before compression."""
+        return self._appender.size + self._arrow_bytes
+
+    def _follow_sticky(self) -> None:
+        self._appender.partitions = self.partitions
+        self._appender.sticky = self.sticky.partition
 
     def grow(self, partitions: int, available: list[int]) -> None:
         """Take over that the topic has more partitions."""
         self.partitions = partitions
         self.sticky.set_partitions(partitions, available)
+        self._follow_sticky()
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)
 
@@ -104,18 +123,23 @@ class OpenBatches:
         builder = self._builders.get(partition)
         if builder is None:
             builder = self._new_builder(partition)
+        before = builder.size if len(builder) else 0
         size = builder.append(key, value, headers, timestamp_ms)
         if not size:
             self._close(partition)
+            before = 0
             size = builder.append(key, value, headers, timestamp_ms)
-        sizes = self._sizes
-        self.size += size - sizes.get(partition, 0)
-        sizes[partition] = size
+        appender = self._appender
+        appender.size += size - before
+        if self.opened_at is not None:  # the next ones are nobody's business but the builder's
+            self._follow_sticky()
+            appender.ready = True
 
     def begin_rows(self) -> None:
         """Make ready for `encode`; then comes `end_rows`."""
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+        self._appender.ready = False
         self._close_builders()
         self.encodes = True
 
@@ -142,7 +166,7 @@ class OpenBatches:
 
     def open_in(self) -> list[int]:
         """The partitions with an open batch of single records."""
-        return list(self._sizes)
+        return self._appender.open()
 
     def last_in(self, partition: int) -> int:
         """The number of the last record in its open batch, from 0."""
@@ -153,7 +177,8 @@ class OpenBatches:
         self._close_builders(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
-        if not self._sizes:
+        if not self._appender.open():
+            self._appender.ready = False
             self.opened_at = None
 
     def take(self) -> list[EncodedBatch]:
@@ -168,17 +193,20 @@ class OpenBatches:
 
     def _new_builder(self, partition: int) -> BatchBuilder:
         builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
+        self._appender.know(partition, builder.records)
         return builder
 
     def _close_builders(self, but: Container[int] = ()) -> None:
-        for partition in list(self._sizes):
+        for partition in self._appender.open():
             if partition not in but:
                 self._close(partition)
 
     def _close(self, partition: int) -> None:
-        self.size -= self._sizes.pop(partition)
+        builder = self._builders[partition]
+        self._appender.size -= builder.size
         self.sticky.closed(partition)
-        self.closed.append(self._builders[partition].close())
+        self._follow_sticky()
+        self.closed.append(builder.close())
 
     def _close_arrow(self) -> None:
         assert self._arrow is not None
@@ -186,5 +214,4 @@ class OpenBatches:
         self._arrow_is(0)
 
     def _arrow_is(self, size: int) -> None:
-        self.size += size - self._arrow_bytes
         self._arrow_bytes = size
