@@ -102,8 +102,8 @@ class DeliverySettings:
         Bytes of records that may wait for their leaders' acknowledgement.
     linger_s : float
         How long a batch stays open for more records. Seconds.
-    max_request_size : int
-        Bytes of the batches in one message.
+    max_request_size, message_bytes : int
+        Bytes of the batches in one message: the larger of the two.
     max_in_flight : int
         Messages with records that one broker may have.
     timeout_s : float
@@ -118,6 +118,7 @@ class DeliverySettings:
     max_in_flight: int = 5
     timeout_s: float = 120.0
     backoff: Backoff = field(default_factory=Backoff)
+    message_bytes: int = 0
 
 
 @dataclass
@@ -173,7 +174,7 @@ class Delivery:
         self._outbox = Outbox(
             self.topics.leader_of,
             lambda request: len(self._on_their_way[request.batch].encoded.data),
-            settings.max_request_size,
+            max(settings.max_request_size, settings.message_bytes),
             settings.max_in_flight,
             settings.backoff,
         )

@@ -73,7 +73,7 @@ class Producer:
         Names the producer across its incarnations; the newest one fences the others.
     **config
         kafka-python's settings of a producer, and ``buffer_memory``: how many bytes of records may
-        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 1,000,000 and
+        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 500,000 and
         ``linger_ms`` is 5 by default; ``acks`` is always "all".
 
     Raises
