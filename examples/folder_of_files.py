@@ -45,11 +45,13 @@ def lines_after(folder: Path, partition: int, point: str | None) -> Iterator[tup
     files = files_from(folder, partition, name)
     for file in files:
         with file.open("rb") as lines:
-            lines.seek(int(offset) if file.name == name else 0)
+            end = lines.seek(int(offset) if file.name == name else 0)
+            prefix = f"{file.name}:"
             for line in lines:
-                if file == files[-1] and not line.endswith(b"\n"):
+                if not line.endswith(b"\n") and file == files[-1]:
                     break  # still being written; only the last file can be incomplete
-                yield line.removesuffix(b"\n"), f"{file.name}:{lines.tell()}"
+                end += len(line)
+                yield line.removesuffix(b"\n"), f"{prefix}{end}"
 
 
 def blocks_after(folder: Path, partition: int, point: str | None) -> Iterator[tuple[bytes, str]]:

@@ -25,6 +25,7 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
+from .encoder.at_once import new_room
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.halves import halves_of
 from .encoder.settings import EncoderSettings
@@ -85,6 +86,9 @@ class Machine(Protocol):
 #: No transaction's handle.
 _NOTHING = -1
 
+#: Stands for None, outside of transactions, where numbers are needed.
+OUTSIDE = -2
+
 #: A record's number in its batch, and the future that is to have its position.
 _Awaited = tuple[int, "Future[RecordPosition]"]
 
@@ -99,8 +103,8 @@ class DeliverySettings:
         Bytes of records that may wait for their leaders' acknowledgement.
     linger_s : float
         How long a batch stays open for more records. Seconds.
-    max_request_size : int
-        Bytes of the batches in one message.
+    max_request_size, message_bytes : int
+        Bytes of the batches in one message: the larger of the two.
     max_in_flight : int
         Messages with records that one broker may have.
     timeout_s : float
@@ -115,6 +119,7 @@ class DeliverySettings:
     max_in_flight: int = 5
     timeout_s: float = 120.0
     backoff: Backoff = field(default_factory=Backoff)
+    message_bytes: int = 0
 
 
 @dataclass
@@ -147,10 +152,8 @@ class Delivery:
         What metadata says; the owner keeps it up to date.
     open : dict of str to OpenBatches
         The open batches, by topic.
-    used : int
-        Bytes of records that are open or on their way.
-    accepts : int or None
-        The transaction that takes records; None outside of transactions.
+    room : Room
+        ``used`` and ``accepts``, for the records that come at once.
     closed, settled : int
         How many batches were closed so far; all up to number ``settled`` are acknowledged or given
         up.
@@ -172,17 +175,36 @@ class Delivery:
         self._outbox = Outbox(
             self.topics.leader_of,
             lambda request: len(self._on_their_way[request.batch].encoded.data),
-            settings.max_request_size,
+            max(settings.max_request_size, settings.message_bytes),
             settings.max_in_flight,
             settings.backoff,
         )
-        self.used = 0
-        self.accepts: int | None = None
+        self.room = new_room(settings.buffer_memory)
+        self.accepts = None
         self._refuses = False
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
         self._resolved: list[tuple[Future[RecordPosition], RecordPosition | Exception]] = []
+
+    @property
+    def used(self) -> int:
+        """Bytes of records that are open or on their way."""
+        return self.room.used
+
+    @used.setter
+    def used(self, used: int) -> None:
+        self.room.used = used
+
+    @property
+    def accepts(self) -> int | None:
+        """The transaction that takes records; None outside of transactions."""
+        accepts = self.room.accepts
+        return None if accepts == OUTSIDE else accepts
+
+    @accepts.setter
+    def accepts(self, transaction: int | None) -> None:
+        self.room.accepts = OUTSIDE if transaction is None else transaction
 
     @property
     def has_room(self) -> bool:
@@ -205,7 +227,7 @@ class Delivery:
         batches = self.open.get(name)
         if batches is None:
             batches = self.open[name] = OpenBatches(
-                name, topic.partitions, self._settings.encoder, topic.available
+                name, topic.partitions, self._settings.encoder, topic.available, self.room
             )
         elif not batches.encodes and (topic.partitions, topic.available) != (
             batches.partitions,

@@ -29,8 +29,9 @@ from ..errors import (
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
-from .delivery import Delivery, Machine, RecordPosition
+from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
 from .encoder.arrow_slices import slices_of
+from .encoder.at_once import Append
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
@@ -74,7 +75,7 @@ class Producer:
         Names the producer across its incarnations; the newest one fences the others.
     **config
         kafka-python's settings of a producer, and ``buffer_memory``: how many bytes of records may
-        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 1,000,000 and
+        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 500,000 and
         ``linger_ms`` is 5 by default; ``acks`` is always "all".
 
     Raises
@@ -112,6 +113,9 @@ class Producer:
         self._most = settings.delivery.buffer_memory
         self._link = BrokerLink(connections, self._delivery, settings)
         self._lock = self._link.lock
+        self._delivery.room.locked = self._lock.locked
+        #: By topic; none if there are serializers.
+        self._at_once: dict[str, Append] = {}
         self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
 
@@ -154,6 +158,13 @@ class Producer:
         TypeError, ValueError
             The topic has no such partition, or key, value or a header is not bytes.
         """
+        at_once = self._at_once.get(topic)
+        if (
+            at_once is not None
+            and not future
+            and at_once(OUTSIDE, key, value, headers, partition, timestamp_ms)
+        ):
+            return None
         self._refuse_outside_of_transactions()
         return self._send(None, topic, value, key, headers, partition, timestamp_ms, future)
 
@@ -356,6 +367,8 @@ class Producer:
             batches = delivery.open.get(topic)
             if batches is None:
                 batches = self._opened(topic, transaction)
+            if topic not in self._at_once and self._settings.serializers == (None, None):
+                self._at_once[topic] = batches.append_at_once
             if batches.encodes:
                 self._wait_for_rows(transaction, batches)
             if partition is None:
@@ -604,11 +617,20 @@ class Transaction:
     """One transaction of a `Producer`: its records and offsets become visible together, or never.
 
     Every call after its end raises TransactionAbortedError, whoever makes it.
+
+    Attributes
+    ----------
+    handle : int
+        Its number.
+    at_once : dict of str to Append
+        By topic, as soon as known: takes ``handle`` and the record, or returns False; `send` then
+        says why, or waits.
     """
 
     def __init__(self, producer: Producer, handle: int) -> None:
         self._producer = producer
         self.handle = handle
+        self.at_once = producer._at_once
         self._is_told = False  # whether a call has reported the outcome
 
     def send(
@@ -623,6 +645,13 @@ class Transaction:
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         """Send a record: see `Producer.send`."""
+        at_once = self.at_once.get(topic)
+        if (
+            at_once is not None
+            and not future
+            and at_once(self.handle, key, value, headers, partition, timestamp_ms)
+        ):
+            return None
         return self._producer._send(
             self.handle, topic, value, key, headers, partition, timestamp_ms, future
         )

@@ -116,6 +116,7 @@ class ProducerGroup(GroupStatus):
         )
         transactions.membership = self._membership
         self._serializes = bool(self._options.key_serializer or self._options.value_serializer)
+        self._sends_quickly = not self._serializes
         self._listener: Any = None
         self._untold = ProducerEvents()
         self._started = False
@@ -249,6 +250,29 @@ class ProducerGroup(GroupStatus):
         TransactionAbortedError
             The transaction was aborted: go back to the restart points.
         """
+        if (
+            not future
+            and self._sends_quickly
+            and self._transactions.send_quickly(
+                None,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+            )
+        ):
+            membership = self._membership
+            membership.being_called.signs_of_life += 1
+            boundaries = self._transactions.boundaries
+            if boundaries.automatic and (
+                membership.ownership.asked_back_now or boundaries.may_be_due(time.monotonic)
+            ):
+                self._commit_if_due()
+            return None
         return self._send_in(
             None,
             topic,
@@ -396,6 +420,7 @@ class ProducerGroup(GroupStatus):
         if self._closed:
             return
         self._closed = True
+        self._sends_quickly = False
         timeout_s = timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         try:
@@ -521,6 +546,7 @@ class ProducerGroup(GroupStatus):
     def _leave_to_parent(self) -> None:
         """In a forked child: the group is closed there, without having closed anything."""
         self._closed = True
+        self._sends_quickly = False
         setattr(self, "_refuse", refuse)  # noqa: B010 - a method, which mypy guards
 
     @property
@@ -596,6 +622,24 @@ class GroupTransaction:
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         """Send a record in this transaction; as ``ProducerGroup.send``."""
+        group = self._group
+        if (
+            not future
+            and group._sends_quickly
+            and group._transactions.send_quickly(
+                self._handle,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+            )
+        ):
+            group._membership.sign_of_life()
+            return None
         return self._group._send_in(
             self._handle,
             topic,
