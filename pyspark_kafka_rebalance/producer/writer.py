@@ -33,7 +33,8 @@ MemberNow = Callable[[], "GroupMetadata | None"]
 
 
 class Writer:
-    """Writes the transactions of one member; used by one thread at a time, except ``end_by``.
+    """Writes the transactions of one member; used by one thread at a time, except ``end_by``
+    and ``transaction``, which any thread may ``break_off``.
 
     Parameters
     ----------
@@ -208,6 +209,20 @@ def _initialize(producer: Producer) -> None:
         producer.initialize()
     except AuthorizationError as error:  # the class that users of producer groups know
         raise kafka_errors.TransactionalIdAuthorizationFailedError(str(error)) from error
+
+
+def break_off(transaction: Transaction, reason: str) -> bool:
+    """Have no call send in a transaction any more, also one that waits; any thread, never waits.
+
+    Returns False if it has ended, or its commit is sent. Otherwise it is aborted in the background.
+    """
+    try:
+        transaction.abort(reason, timeout_ms=0)
+    except kafka_errors.KafkaTimeoutError:
+        return True
+    except (KafkaRebalanceError, RuntimeError):
+        return False
+    return True
 
 
 def offset_of(written: Future[Any]) -> int | None:
