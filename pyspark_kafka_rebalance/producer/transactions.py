@@ -45,7 +45,7 @@ from .members.membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
-from .restart_points import check, chosen_points, encoded, key_of
+from .restart_points import check, chosen_points, encoded, key_of, number_of
 from .writer import Writer, break_off, offset_of
 
 log = logging.getLogger(__name__)
@@ -201,6 +201,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         with self.lock:
             if not self._passes(handle, self.made):
                 self._enter(handle)
@@ -250,6 +252,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         with self.lock:
             if not self._passes(handle, self.made):
                 self._enter(handle)
@@ -286,6 +290,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         if not self.lock.acquire(blocking=False):
             return NOT_AT_ONCE
         try:
@@ -561,6 +567,7 @@ class Transactions:
         except _FAILURES as error:
             raise self._give_up(_says(error)) from error
         except BaseException:
+            self._writer.tear()
             if not begun:
                 self._roll_back(_TORN, 0)
             raise
@@ -609,6 +616,7 @@ class Transactions:
 
     def _doom_torn(self) -> None:
         """A signal's handler has raised amid a call: what was sent may be without its point."""
+        self._writer.tear()
         with self.membership.changed:
             self.membership.ownership.doom(_TORN)
 
@@ -675,6 +683,7 @@ class Transactions:
     def _interrupted_commit(self) -> None:
         """As ``_resolve``, where another error is on its way: the one user is told later."""
         has_handle = self._handle is not None
+        self._writer.tear()
         self._leave_in_doubt(_IN_DOUBT)
         if not has_handle:
             self._untold = _IN_DOUBT

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -27,6 +28,9 @@ from ..produce.producer import GroupMetadata, Offset, Producer, Transaction
 from ..produce.transaction_errors import Outcome
 
 log = logging.getLogger(__name__)
+
+#: What an abort raises that goes on in the background.
+_NOT_YET = (kafka_errors.KafkaError, KafkaRebalanceError, RuntimeError)
 
 #: Returns the member as of now; None if it is lost and must not commit anything. Any thread.
 MemberNow = Callable[[], "GroupMetadata | None"]
@@ -56,6 +60,7 @@ class Writer:
         self._member = member
         self._producer: Producer | None = None
         self._end_by = math.inf
+        self._is_torn = False
 
     def connect(self) -> None:
         """Connect, and end what a predecessor with the same transactional id left open.
@@ -72,7 +77,14 @@ class Writer:
         producer = self._connected()
         if producer.is_refused:
             _initialize(producer)
-        self.transaction = producer.transaction()
+        try:
+            self.transaction = producer.transaction()
+        except (kafka_errors.KafkaError, KafkaRebalanceError):
+            raise
+        except BaseException:  # it may have begun
+            self.tear()
+            self.transaction = None
+            raise
         return self.transaction
 
     def announce(self, topic: str, numbers: Collection[int], group_id: str) -> None:
@@ -153,6 +165,13 @@ class Writer:
         if transaction.outcome is not Outcome.COMMITTED:
             raise TransactionAbortedError(cause, {})
 
+    def tear(self) -> None:
+        """A signal's handler has raised amid a call: another producer begins the next transaction.
+
+        Until then this one goes on, and may still learn what became of a commit.
+        """
+        self._is_torn = True
+
     def abort(self, reason: str, timeout_s: float) -> None:
         """Abort the open transaction; goes on in the background if that takes longer."""
         transaction, self.transaction = self.transaction, None
@@ -162,7 +181,9 @@ class Writer:
             transaction.abort(reason, timeout_s * 1000)
         except TransactionAbortedError:
             pass
-        except (kafka_errors.KafkaError, KafkaRebalanceError, RuntimeError) as error:
+        except Exception as error:
+            if not self._is_torn and not isinstance(error, _NOT_YET):
+                raise
             log.info("the transaction is not aborted yet: %s", error)
 
     def end_by(self, when: float) -> None:
@@ -185,6 +206,9 @@ class Writer:
             producer.close(max(0.0, deadline - time.monotonic()) * 1000)
 
     def _connected(self) -> Producer:
+        if self._producer is not None and self._is_torn:
+            with suppress(Exception):  # nobody knows in which state it was left
+                self.close(0)
         if self._producer is not None and self._producer.has_failed:
             self.close(0)
         if self._producer is None:
@@ -195,7 +219,7 @@ class Writer:
             except kafka_errors.IllegalStateError:
                 producer.close(0)
                 raise
-            self._producer = producer
+            self._producer, self._is_torn = producer, False
             producer.end_by(self._end_by)
         return self._producer
 
