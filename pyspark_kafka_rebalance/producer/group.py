@@ -32,14 +32,19 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError, KafkaError
 
-from ..errors import KafkaRebalanceError, OptionError, PartitionsLostError
+from ..errors import (
+    KafkaRebalanceError,
+    OptionError,
+    PartitionsLostError,
+    TransactionAbortedError,
+)
 from ..transport.forks import leave_to_parent, refuse
 from .members.listener import tell
 from .members.membership import BeingCalled, ProducerMembership
 from .members.ownership import ProducerEvents
 from .options import ProducerOptions
 from .status import GroupStatus
-from .transactions import NOT_AT_ONCE, Handle, Transactions
+from .transactions import CLOSED, NOT_AT_ONCE, Handle, Transactions
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -458,7 +463,7 @@ class ProducerGroup(GroupStatus):
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         if self._closed or not self._started:
-            self._refuse()
+            self._refuse(handle)
         with self._membership.being_called:  # metadata or buffer space may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
@@ -513,7 +518,7 @@ class ProducerGroup(GroupStatus):
         timestamp_ms: int | None,
     ) -> None:
         if self._closed or not self._started:
-            self._refuse()
+            self._refuse(handle)
         with self._membership.being_called:
             self._transactions.send_batch(
                 handle, source_partition, restart_point, topic, data, timestamp_ms
@@ -523,12 +528,12 @@ class ProducerGroup(GroupStatus):
     def _commit_in(
         self, handle: Handle | None, restart_points: str | Mapping[int, str] | None
     ) -> None:
-        with self._called():
+        with self._called(handle):
             self._transactions.commit(handle, restart_points)
             self._turn()
 
     def _abort_in(self, handle: Handle | None) -> dict[int, str | None]:
-        with self._called():
+        with self._called(handle):
             self._transactions.abort(handle)
             self._turn()
             return self.restart_points
@@ -553,15 +558,18 @@ class ProducerGroup(GroupStatus):
     def _running(self) -> bool:
         return self._started and not self._closed
 
-    def _refuse(self) -> None:
-        raise IllegalStateError(
-            "the producer group is closed" if self._closed else "subscribe() comes first"
-        )
+    def _refuse(self, handle: Handle | None = None) -> None:
+        if handle is not None:
+            raise TransactionAbortedError(handle.ended or CLOSED, self.restart_points)
+        raise IllegalStateError(CLOSED if self._closed else "subscribe() comes first")
 
-    def _called(self, *, growing: bool = False) -> BeingCalled:
-        """Begin a call that waits; raises the error that ended the membership."""
-        if not self._running:
-            self._refuse()
+    def _called(self, handle: Handle | None = None, *, growing: bool = False) -> BeingCalled:
+        """Begin a call that waits; raises the error that ended the membership.
+
+        A call on a handle whose transaction has ended raises that before.
+        """
+        if not self._running or (handle is not None and handle.ended and not handle.is_aborting):
+            self._refuse(handle)
         self._membership.raise_failure(growing=growing)
         return self._membership.being_called
 
@@ -698,6 +706,6 @@ class GroupTransaction:
 
     def _abort_quietly(self) -> None:
         """Abort if it has not ended; another error is on its way."""
-        if not self.has_ended:
+        if not self.has_ended or self._handle.is_aborting:
             with suppress(KafkaRebalanceError, KafkaError):
                 self.abort()

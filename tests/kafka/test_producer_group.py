@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
@@ -277,6 +278,11 @@ def test_a_record_that_is_refused_leaves_nothing_open(
         {"value": b"x" * 2_000_000},
         {"value": b"row", "restart_point": "x" * (1024 * 1024 + 1)},
     ]
+    for no_integer in (0.0, 0.5, True, "0", np.float64(0), np.bool_(True)):
+        with pytest.raises(TypeError, match="source_partition must be an integer"):
+            group.send(topic, b"row", source_partition=no_integer)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="source_partition must be an integer"):
+            group.send_batch(topic, pa.table({"value": [b"x"]}), source_partition=no_integer)  # type: ignore[arg-type]
     for record in refused:
         with pytest.raises((TypeError, ValueError, RecordTooLargeError)):
             group.send(topic, **record, source_partition=0)
