@@ -1,10 +1,10 @@
-"""A DeferredRevokeConsumer and a producer behind the command line of Kafka's own copier.
+"""A DeferredRevokeConsumer and a Producer behind the command line of Kafka's own copier.
 
 ``python -m tests.transactional_message_copier`` takes the options of
 ``org.apache.kafka.tools.TransactionalMessageCopier`` (Apache Kafka 4.3) and prints its JSON lines.
-So Kafka's own system tests (``transactions_test``, ``group_mode_transactions_test``) can judge this
-consumer with any producer. As in Java's, a poll's records and the positions behind them are one
-transaction; after an abort the consumer goes back to the committed offsets.
+So Kafka's own system tests (``transactions_test``, ``group_mode_transactions_test``) can judge
+both. As in Java's, a poll's records and the positions behind them are one transaction; after an
+abort the consumer goes back to the committed offsets.
 
 Differences from Java's:
 
@@ -39,7 +39,7 @@ from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 
 from .events import PROCESS_LOOP, REBALANCE_COMPLETE, SHUTDOWN_COMPLETE, Progress, status_line
 from .options import Options, parse
-from .producers import FencedError, TransactionalProducer, producer_of
+from .producers import FencedError, OwnProducer, TransactionalProducer
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class MessageCopier(ConsumerRebalanceListener):  # type: ignore[misc]
         Raises
         ------
         FencedError
-            Another process has claimed the transactional id.
+            The producer can write nothing more.
         KafkaError, KafkaRebalanceError
             A transaction could not even be aborted.
         """
@@ -260,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        producer = producer_of(options)
+        producer = OwnProducer(options)
         copier = MessageCopier(
             options,
             consumer_of(options),

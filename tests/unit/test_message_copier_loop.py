@@ -294,7 +294,6 @@ def test_the_command_line_is_java_s() -> None:
         ([*REQUIRED, "--transaction-size", "0"], "from 1 on"),
         ([*REQUIRED, "--input-partition", "x"], "x"),
         ([*REQUIRED, "--group-protocol", "share"], "share"),
-        ([*REQUIRED, "--producer", "java"], "java"),
         ([*REQUIRED, "--max-message", "7"], "--max-message"),
     ],
 )
