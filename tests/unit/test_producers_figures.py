@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import io
 
+import pytest
+from rich.console import Console
+
+from demos.producers.course import InstanceStatus
 from demos.producers.figures import Commit, HandOver, hand_overs, rates
 from demos.producers.figures import median_s as median_of
+from demos.producers.screen import COLOURS, Screen
+from demos.shop.tables import TABLES
 
 COMMITS = [
     Commit(1.0, "A", 0, 10),
@@ -39,3 +45,13 @@ def test_rates_of_each_table_by_instance() -> None:
     assert sum(found[0, "A"]) == pytest.approx(200.0)
     assert sum(found[1, "A"]) == pytest.approx(200.0)
     assert (0, "C") not in found
+
+
+def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
+    lines = [InstanceStatus(name, "suspended", TABLES, 1_234, 123_456, 1_234) for name in COLOURS]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(Screen(console, "group g at 127.0.0.1:9092", lambda: (lines, 600.0)).table())
+    text = console.export_text()
+    assert all(heading in text for heading in ("state", "tables", "committed", "aborted"))
+    assert text.count(f"{', '.join(TABLES)} ") == len(COLOURS)
+    assert text.count("1,234 │\n") == len(COLOURS)
