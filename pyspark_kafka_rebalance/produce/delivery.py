@@ -207,8 +207,8 @@ class Delivery:
             batches = self.open[name] = OpenBatches(
                 name, topic.partitions, self._settings.encoder, topic.available
             )
-        elif topic.partitions != batches.partitions and not batches.encodes:
-            batches.become(topic.partitions, topic.available)
+        elif topic.partitions > batches.partitions:
+            batches.grow(topic.partitions, topic.available)
         return batches
 
     def append(

@@ -77,8 +77,8 @@ class OpenBatches:
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
 
-    def become(self, partitions: int, available: list[int]) -> None:
-        """Take over that the topic has more partitions, or was created again with fewer."""
+    def grow(self, partitions: int, available: list[int]) -> None:
+        """Take over that the topic has more partitions."""
         self.partitions = partitions
         self.sticky.set_partitions(partitions, available)
         if self._arrow is not None:

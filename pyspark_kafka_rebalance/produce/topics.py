@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from kafka.structs import TopicPartition
 
 from ..fetch.leaders import Leader
-
-log = logging.getLogger(__name__)
 
 #: A broker before 2.4 may report an outdated leader epoch (KAFKA-9212).
 _EPOCH_RELIABLE_FROM = 9
@@ -29,26 +25,11 @@ class Topic:
         Those that have a leader.
     error : int
         Why metadata does not describe it; 0 if it does.
-    incarnation : UUID or None
-        Which topic of its name it is; None where brokers do not tell (before Kafka 2.8).
-    former : set of UUID
-        The deleted ones. A broker may be behind and describe one of them.
     """
 
     partitions: int = 0
     available: list[int] = field(default_factory=list)
     error: int = 0
-    incarnation: UUID | None = None
-    former: set[UUID] = field(default_factory=set)
-
-    def is_recreated(self, incarnation: UUID | None) -> bool:
-        """Whether this is another topic of the name; notes it."""
-        before, self.incarnation = self.incarnation, incarnation or self.incarnation
-        if incarnation is None or before in (None, incarnation):
-            return False
-        assert before is not None
-        self.former.add(before)
-        return True
 
 
 class Topics:
@@ -114,24 +95,12 @@ class Topics:
             if described.error_code:
                 self.stale |= not topic.partitions  # it may be created right now
                 continue
-            incarnation = _incarnation_of(described)
-            if incarnation in topic.former:
-                self.stale = True
-                continue
             led = {each.partition_index: each for each in described.partitions}
-            if topic.is_recreated(incarnation):
-                log.warning("topic %s was deleted, and created again", described.name)
-                self._forget_topic(described.name)
-                topic.partitions = 0
             topic.partitions = max(topic.partitions, len(led))
             topic.available = sorted(n for n, each in led.items() if each.leader_id >= 0)
             for number, each in led.items():
                 epoch = each.leader_epoch if reliable else -1
                 self._lead(TopicPartition(described.name, number), each.leader_id, epoch)
-
-    def _forget_topic(self, name: str) -> None:
-        """Another topic has the name, with leaders and epochs of its own."""
-        self._leaders = {p: each for p, each in self._leaders.items() if p.topic != name}
 
     def _lead(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
         known = self._leaders.get(partition)
@@ -141,8 +110,3 @@ class Topics:
             self._leaders.pop(partition, None)
         else:
             self._leaders[partition] = Leader(node_id, epoch)
-
-
-def _incarnation_of(described: Any) -> UUID | None:
-    found: UUID | None = getattr(described, "topic_id", None)
-    return found if found is not None and found.int else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from concurrent.futures import Future
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -545,27 +544,3 @@ def test_a_record_that_is_too_large_alone_fails_alone(world: World) -> None:
         assert ended is not None
         assert ended.outcome is Outcome.ABORTED
         assert "a record for t-0 is larger than the topic's max.message.bytes" in ended.cause
-
-
-def described_as(incarnation: int, partitions: int, epoch: int = 0) -> Described:
-    described = Described(partitions, epoch=epoch)
-    described.topics[0].topic_id = UUID(int=incarnation)
-    return described
-
-
-def test_a_topic_that_was_created_again_has_its_own_partitions_and_leaders(world: World) -> None:
-    """Fewer partitions, and leaders whose epochs begin again. A broker may be behind."""
-    world.delivery.take_metadata(described_as(1, 4, epoch=7))
-    batches = world.opened()
-    assert batches.partitions == 4
-    world.delivery.take_metadata(described_as(2, 2, epoch=0))
-    assert world.opened() is batches
-    assert batches.partitions == 2
-    assert set(batches.sticky.order) == {0, 1}
-    assert world.delivery.topics.leader_of(TopicPartition("t", 0)) == 1
-    assert world.delivery.topics.leader_of(TopicPartition("t", 3)) is None
-    world.delivery.take_metadata(described_as(1, 4, epoch=7))
-    assert world.opened().partitions == 2
-    assert world.delivery.topics.stale
-    world.delivery.take_metadata(described_as(2, 3))
-    assert world.opened().partitions == 3
