@@ -207,8 +207,11 @@ class Delivery:
             batches = self.open[name] = OpenBatches(
                 name, topic.partitions, self._settings.encoder, topic.available
             )
-        elif topic.partitions > batches.partitions:
-            batches.grow(topic.partitions, topic.available)
+        elif not batches.encodes and (topic.partitions, topic.available) != (
+            batches.partitions,
+            batches.available,
+        ):
+            batches.follow(topic.partitions, topic.available)
         return batches
 
     def append(
@@ -247,29 +250,25 @@ class Delivery:
     def begin_rows(self, batches: OpenBatches) -> None:
         """Rows are about to be encoded: `OpenBatches.encode`.
 
-        Raises TransactionAbortedError, and then they are not to be.
+        TransactionAbortedError is raised if the records before them cannot be sent any more.
         """
         before = batches.size
-        batches.begin_rows()
+        batches.close_for_rows()
         self.used += batches.size - before
-        try:
-            self._add(batches, self._clock())
-        except TransactionAbortedError:
-            before = batches.size
-            batches.end_rows([], keep=False)
-            self.used += batches.size - before
-            raise
+        self._add(batches, self._clock())
+        batches.begin_rows()
 
     def end_rows(
         self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]
     ) -> None:
         """Rows are encoded; they are dropped if their transaction takes no records any more."""
         before = batches.size
-        batches.end_rows(full, keep=self.accepts == transaction)
+        batches.end_rows(full, keep=self.machine.open_transaction == transaction)
         self.used += batches.size - before
         if batches.opened_at is None:
             batches.opened_at = self._clock()
         self._add(batches, self._clock())
+        self.open_topic(batches.topic)  # what metadata said meanwhile
 
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
@@ -298,18 +297,31 @@ class Delivery:
         self._add(batches, now)
 
     def take_metadata(self, metadata: Any) -> None:
-        """Take a MetadataResponse."""
+        """Take a MetadataResponse.
+
+        What is for partitions that a topic no longer has, as it was created anew, is given up.
+        """
         self.topics.apply(metadata)
         for name in list(self.open):
             self.open_topic(name)
+        for number, batch in list(self._on_their_way.items()):
+            partitions = self.topics.topic(batch.partition.topic).partitions
+            if batch.partition.partition >= partitions and number in self._on_their_way:
+                self.apply(self.machine.expire(number))
 
-    def drop_open(self) -> None:
-        """Forget the open batches: their transaction is aborted."""
+    def abandon(self, error: Exception) -> None:
+        """Give everything up: nothing is sent any more."""
+        self.drop_open(error)
+        for number in list(self._on_their_way):
+            self._settle(number, error)
+
+    def drop_open(self, error: Exception | None = None) -> None:
+        """Forget the open batches; their transaction is aborted, if there is no other error."""
+        error = error or TransactionAbortedError("its records were not sent", {})
         for batches in self.open.values():
             before = batches.size
             batches.drop()
             self.used += batches.size - before
-        error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
         self._awaited.clear()

@@ -24,7 +24,8 @@ with it, with REQUEST_TIMED_OUT: to send them again could write them twice. (Jav
 them, too.)
 
 When the epochs of an id are used up, the partition goes on with another producer id, and what may
-still arrive under the old one is given up likewise.
+still arrive under the old one is given up likewise. No leader compares the two ids, so what was
+given up then may be written behind later records; that takes 32,767 broken sequences.
 
 Invariants:
  1. Of a partition, only the first batch that is not acknowledged and the four behind it are under

@@ -10,9 +10,9 @@ wait: those of their thread may be in there, and come first.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.batch_builder import BatchBuilder
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .encoder.python_records import Headers
-
-
-def slices_of(data: pa.RecordBatch | pa.Table, size: int) -> Iterator[Any]:
-    """The rows in pieces of about this many bytes."""
-    rows = data.num_rows
-    pieces = max(1, -(-data.nbytes // max(size, 1)))
-    step = max(1, -(-rows // pieces))
-    for start in range(0, rows, step):
-        yield data.slice(start, step)
 
 
 class OpenBatches:
@@ -47,6 +38,8 @@ class OpenBatches:
 
     Attributes
     ----------
+    partitions, available : int, list of int
+        As of the last `follow`.
     size : int
         Bytes in open batches, before compression.
     sticky : StickyPartition
@@ -64,6 +57,7 @@ class OpenBatches:
     ) -> None:
         self.topic = topic
         self.partitions = partitions
+        self.available = available
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._sizes: dict[int, int] = {}
@@ -77,9 +71,12 @@ class OpenBatches:
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
 
-    def grow(self, partitions: int, available: list[int]) -> None:
-        """Take over that the topic has more partitions."""
-        self.partitions = partitions
+    def follow(self, partitions: int, available: list[int]) -> None:
+        """Take over how many partitions the topic has now, and which of them have a leader.
+
+        Not while rows are being encoded.
+        """
+        self.partitions, self.available = partitions, available
         self.sticky.set_partitions(partitions, available)
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)
@@ -124,14 +121,18 @@ class OpenBatches:
             self._builders = {p: each for p, each in self._builders.items() if p in self._sizes}
             self._outdated = set(self._sizes)
 
+    def close_for_rows(self) -> None:
+        """Close what rows cannot be added to: single records, and rows under other settings."""
+        self.close_records()
+        if self._arrow_bytes and self._arrow_settings is not self._settings:
+            self._close_arrow()
+
     def begin_rows(self) -> None:
-        """Make ready for `encode`; then comes `end_rows`."""
+        """Make ready for `encode`, after `close_for_rows`; then comes `end_rows`."""
+        assert not self._sizes
         if self._arrow is None or self._arrow_settings is not self._settings:
-            if self._arrow_bytes:
-                self._close_arrow()
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
             self._arrow_settings = self._settings
-        self._close_builders()
         self.encodes = True
 
     def encode(
@@ -163,9 +164,15 @@ class OpenBatches:
         """The number of the last record in its open batch, from 0."""
         return len(self._builders[partition]) - 1
 
+    def close_records(self, but: Container[int] = ()) -> None:
+        """Close the open batches of single records, but those of these partitions."""
+        for partition in list(self._sizes):
+            if partition not in but:
+                self._close(partition)
+
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
-        self._close_builders(but)
+        self.close_records(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
         if not self._sizes:
@@ -184,11 +191,6 @@ class OpenBatches:
     def _new_builder(self, partition: int) -> BatchBuilder:
         builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
         return builder
-
-    def _close_builders(self, but: Container[int] = ()) -> None:
-        for partition in list(self._sizes):
-            if partition not in but:
-                self._close(partition)
 
     def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)

@@ -35,6 +35,7 @@ class Leader:
 
     def __init__(self) -> None:
         self.log: list[tuple[int, ...]] = []
+        self.written_as: dict[tuple[int, ...], int] = {}  # the producer id of each batch
         self.producers: dict[int, Known] = {}
 
     def append(self, request: Produce) -> Errors:
@@ -55,6 +56,7 @@ class Leader:
             known = self.producers[request.producer_id] = Known(request.producer_epoch)
         known.batches.append((first, last))
         self.log.append(request.order)
+        self.written_as[request.order] = request.producer_id
         return Errors.NONE
 
 
@@ -150,8 +152,17 @@ class Writing(RuleBasedStateMachine):
     @invariant()
     def each_is_written_once_and_in_order(self) -> None:
         for leader in self.leaders.values():
-            assert leader.log == sorted(set(leader.log)), leader.log
-            for before, after in itertools.pairwise(leader.log):
+            assert len(leader.log) == len(set(leader.log)), leader.log
+            newest = max(leader.producers, default=0)
+            given_up = {self.orders.get(batch) for batch in self.failed}  # None: never sent
+            in_order = [
+                order
+                for order in leader.log
+                # No leader can tell that it is late, as its id is another.
+                if order not in given_up or leader.written_as[order] == newest
+            ]
+            assert in_order == sorted(in_order), leader.log
+            for before, after in itertools.pairwise(sorted(leader.log)):
                 assert after[: len(before)] != before, "a batch, and a part of it"
         written = {order for leader in self.leaders.values() for order in leader.log}
         assert {self.orders[batch] for batch in self.delivered} <= written
