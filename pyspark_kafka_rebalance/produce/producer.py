@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
 from .broker_link import BrokerLink
-from .broker_versions import versions_of
+from .broker_versions import LatestVersions, versions_of
 from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
 from .encoder.arrow_slices import slices_of
 from .encoder.at_once import Append
@@ -38,7 +38,7 @@ from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches
 from .open_transaction import MemberNow
 from .producer_settings import ProducerSettings
-from .requests import GroupMetadata, Offset
+from .requests import GroupMetadata, Offset, Versions
 from .transaction import TransactionMachine
 from .transaction_errors import Errors, Outcome
 from .transaction_step import Ended, Standing
@@ -100,8 +100,8 @@ class Producer:
         except BaseException:
             connections.close()
             raise
-        self.versions = versions
         self._transactions: TransactionMachine | None = None
+        self._latest = LatestVersions(connections, versions, settings.metadata_max_age_s)
         machine: Machine
         if transactional_id is None:
             machine = IdempotentMachine(versions)
@@ -111,7 +111,8 @@ class Producer:
             )
         self._delivery = Delivery(machine, settings.delivery, time.monotonic)
         self._most = settings.delivery.buffer_memory
-        self._link = BrokerLink(connections, self._delivery, settings)
+        latest = None if transactional_id is None else self._latest
+        self._link = BrokerLink(connections, self._delivery, settings, latest)
         self._lock = self._link.lock
         self._delivery.room.locked = self._lock.locked
         #: By topic; none if there are serializers.
@@ -283,9 +284,16 @@ class Producer:
         with self._lock:
             self._link.check()
             self._await_the_last(machine, timeout_ms)
+            self._follow_brokers(machine)
             begun = Transaction(self, machine.begin())
             self._delivery.look_at_machine()
             return begun
+
+    @property
+    def versions(self) -> Versions:
+        """The versions of its requests, those of the transaction that is open."""
+        machine = self._transactions
+        return self._latest.versions if machine is None else machine.versions
 
     @property
     def has_failed(self) -> bool:
@@ -494,6 +502,12 @@ class Producer:
             timeout_ms,
             "the end of the last transaction",
         )
+
+    def _follow_brokers(self, machine: TransactionMachine) -> None:
+        """Use what the brokers offer by now: they may have been upgraded, or downgraded."""
+        if machine.transaction is None and machine.versions != self._latest.versions:
+            self._delivery.apply(machine.upgrade(self._latest.versions))
+            self._link.wake()
 
     def _make_ready(self, transaction: int | None) -> None:
         """Wait until a record may be sent, or raise why none may be."""
