@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ..errors import (
     AuthorizationError,
@@ -26,6 +26,7 @@ from ..errors import (
     TransactionInDoubtError,
 )
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
+from ..transport.forks import RefusedLock, leave_to_parent
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import Delivery, Machine, RecordPosition
@@ -44,8 +45,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow as pa
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
+    from ..settings.typed_settings import ProducerSettings as TypedSettings
     from .encoder.python_records import Headers
 
 __all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction"]
@@ -87,7 +89,9 @@ class Producer:
         None of them answers within ``bootstrap_timeout_ms``.
     """
 
-    def __init__(self, transactional_id: str | None = None, **config: Any) -> None:
+    def __init__(
+        self, transactional_id: str | None = None, **config: Unpack[TypedSettings]
+    ) -> None:
         self._settings = settings = ProducerSettings.checked(transactional_id, config)
         self._serialize_key, self._serialize_value = settings.serializers
         connections = ClusterConnections(settings.client, MIN_RECEIVE_MESSAGE_MAX_BYTES)
@@ -112,6 +116,7 @@ class Producer:
         self._lock = self._link.lock
         self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
+        leave_to_parent(self, Producer._leave_to_parent)
 
     # Records.
 
@@ -315,6 +320,12 @@ class Producer:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child: each call raises IllegalStateError, and ``close`` does nothing."""
+        self._closed = True
+        for name in ("_lock", "_rows_lock"):
+            setattr(self, name, RefusedLock())
+
     # For the handles.
 
     def _send(
@@ -385,12 +396,14 @@ class Producer:
     def _add_offsets(
         self,
         transaction: int,
-        group: GroupMetadata,
-        offsets: Mapping[TopicPartition, Offset],
-        before: Mapping[TopicPartition, Offset] | None,
+        group: GroupMetadata | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+        before: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None,
         member: MemberNow | None,
     ) -> None:
         machine = self._machine()
+        group = group if isinstance(group, GroupMetadata) else GroupMetadata(*group[:4])
+        offsets, before = _offsets(offsets), _offsets(before or {})
         with self._lock:
             self._check(transaction)
             step = machine.add_offsets(transaction, group, offsets, before, member)
@@ -618,20 +631,20 @@ class Transaction:
 
     def send_offsets(
         self,
-        group: GroupMetadata,
-        offsets: Mapping[TopicPartition, Offset],
-        before: Mapping[TopicPartition, Offset] | None = None,
+        group: GroupMetadata | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+        before: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
         member: MemberNow | None = None,
     ) -> None:
         """Add offsets of a member of a group, which checks its generation (KIP-447).
 
         Parameters
         ----------
-        group : GroupMetadata
-            The member, with its generation or member epoch.
-        offsets : mapping of TopicPartition to Offset
+        group : kafka.structs.ConsumerGroupMetadata or GroupMetadata
+            The member: a consumer's ``group_metadata()``.
+        offsets : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset
             The next ones to read.
-        before : mapping of TopicPartition to Offset, optional
+        before : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset, optional
             The group's offsets before; they help to find out what became of the transaction if
             that is in doubt, and it has no records.
         member : callable, optional
@@ -729,6 +742,18 @@ class Transaction:
         elif not self._has_ended:
             with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
                 self.abort(f"{type(error).__name__}: {error}")
+
+
+def _offsets(
+    given: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+) -> dict[TopicPartition, Offset]:
+    """Kafka-python's offsets have no metadata or leader epoch where Kafka has "" and -1."""
+    return {
+        partition: each
+        if isinstance(each, Offset)
+        else Offset(each[0], each[1] or "", -1 if each[2] is None else each[2])
+        for partition, each in given.items()
+    }
 
 
 def _topic_error(topic: str, code: int) -> KafkaRebalanceError:
