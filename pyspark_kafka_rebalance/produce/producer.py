@@ -1,8 +1,8 @@
 """Producer: records and Arrow data to Kafka, idempotent or in transactions.
 
 The callers' threads append records and wait; kafka-python's I/O thread sends, receives, and calls
-back. Both decide by way of `Delivery`, under one lock, which nobody holds over I/O, while waiting,
-while rows are encoded, or when a future gets its result.
+back. Both use `Delivery` under one lock, which is never held over I/O, while waiting, while rows
+are encoded, or when a future gets its result.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Producer:
     """Writes to Kafka. Thread-safe.
 
     Without a ``transactional_id`` records are idempotent: each is written once, in the order of the
-    calls within its partition, whatever is repeated or moves. With one, all records are written in
-    transactions: see `transaction`.
+    calls within its partition, even if requests are repeated or leaders move. With one, all records
+    are written in transactions: see `transaction`.
 
-    The constructor connects. The first transaction takes the transactional id over from whoever
-    had it before.
+    The constructor connects. The first transaction takes over the transactional id: it fences the
+    producer that had it, and aborts its open transaction.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ class Producer:
         timestamp_ms : int, optional
             Milliseconds since the epoch; by default the time of the call.
         future : bool
-            Whether to return a future of the record's position. Without one, `flush` raises what
-            could not be delivered.
+            Whether to return a future of the record's position. With or without one, `flush` raises
+            the error of a record that could not be delivered.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Producer:
         Raises
         ------
         TypeError, ValueError, RecordTooLargeError
-            A row is not as it should be. Rows before it may have been sent.
+            A column or row is not allowed. Rows before it may have been sent.
         kafka.errors.KafkaTimeoutError
             As `send`.
         """
@@ -199,7 +199,7 @@ class Producer:
         Raises
         ------
         kafka.errors.KafkaError
-            Why the first of those that were given up since the last call was.
+            The error of the first record that was given up since the last call.
         kafka.errors.KafkaTimeoutError
             Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
         TransactionAbortedError
@@ -225,10 +225,10 @@ class Producer:
     # Transactions.
 
     def initialize(self, timeout_ms: float | None = None) -> None:
-        """Take the transactional id: whoever had it is fenced, and what it had open is aborted.
+        """Take over the transactional id: fence its last producer, and abort its open transaction.
 
-        The first `transaction` does it, too. Call it to do so earlier, or after an error that
-        fenced this producer, if it is the rightful owner of the id.
+        The first `transaction` does it, too. Call it to do so earlier, or after this producer was
+        fenced, if it is the rightful owner of the id. Does nothing for a producer that is ready.
 
         Raises
         ------
@@ -248,10 +248,10 @@ class Producer:
             self._initialized(machine, timeout_ms)
 
     def transaction(self, timeout_ms: float | None = None) -> Transaction:
-        """Begin a transaction.
+        """Start a transaction.
 
         As a context manager it is committed at the end, and aborted after an exception. Waits for
-        the end of the last one if that was given up before it had ended.
+        the end of the previous one if that is being committed or aborted.
 
         Raises
         ------
@@ -283,7 +283,7 @@ class Producer:
         return self._machine().standing in (Standing.FENCED, Standing.FAILED)
 
     def waits_for(self, topic: str) -> bool:
-        """Whether a record for this topic would wait now, for room or metadata."""
+        """Whether a record for this topic would have to wait for room or metadata."""
         return topic not in self._delivery.open or not self._delivery.has_room
 
     def end_by(self, when: float) -> None:
@@ -529,7 +529,7 @@ class Producer:
         return found
 
     def _wait_for_rows(self, transaction: int | None, batches: OpenBatches) -> None:
-        """Another thread encodes rows; behind earlier ones of this thread, maybe."""
+        """Wait while rows are encoded: earlier ones of this thread may be among them."""
         while batches.encodes:
             self._wait(lambda: not batches.encodes, None, "another thread's rows")
             self._make_ready(transaction)
@@ -599,7 +599,7 @@ class Producer:
 class Transaction:
     """One transaction of a `Producer`: its records and offsets become visible together, or never.
 
-    Every call after its end raises TransactionAbortedError, whoever makes it.
+    Thread-safe. Every call after its end raises TransactionAbortedError.
     """
 
     def __init__(self, producer: Producer, handle: int) -> None:
@@ -645,11 +645,12 @@ class Transaction:
         offsets : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset
             The next ones to read.
         before : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset, optional
-            The group's offsets before; they help to find out what became of the transaction if
-            that is in doubt, and it has no records.
+            The group's offsets before. They show whether the transaction was committed, if its
+            commit is in doubt and its records cannot be read.
         member : callable, optional
-            Returns the member as of now, on any thread, without waiting; None if it must not commit
-            them any more. The offsets are sent in its name, again after each rebalance.
+            Returns the current GroupMetadata, on any thread, without waiting; None if the member
+            must not commit them any more. A refusal during a rebalance is then repeated with the
+            next generation.
 
         Raises
         ------
@@ -661,7 +662,7 @@ class Transaction:
         self._producer._add_offsets(self.handle, group, offsets, before, member)
 
     def announce(self, partitions: Iterable[TopicPartition], group_id: str | None = None) -> None:
-        """Have the brokers know early that the transaction is about these: see the machine's."""
+        """Announce partitions and a group to the coordinator: see `TransactionMachine.announce`."""
         self._producer._announce(self.handle, partitions, group_id)
 
     def flush(self, timeout_ms: float | None = None) -> None:
@@ -684,7 +685,7 @@ class Transaction:
         TransactionAbortedError
             It was not committed, and its records will never be read.
         TransactionInDoubtError
-            Nobody can tell any more whether it was.
+            It cannot be found out whether it was committed.
         kafka.errors.KafkaTimeoutError
             The outcome is not known after ``timeout_ms`` (``max_block_ms`` by default); call again
             to wait for longer.
@@ -698,7 +699,7 @@ class Transaction:
     def abort(
         self, cause: str = "the application aborted it", timeout_ms: float | None = None
     ) -> None:
-        """Abort, and wait until its readers are free.
+        """Abort, and wait until the coordinator has aborted it.
 
         Raises
         ------
@@ -724,7 +725,7 @@ class Transaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of it; None while that is not known, and once a later one has ended."""
+        """Its outcome; None while it is not known, and once a later transaction has ended."""
         ended = self._producer._outcome(self.handle)
         return None if ended is None else ended.outcome
 

@@ -34,7 +34,7 @@ class Boundaries:
         return self._interval_s is not None or self._limit is not None
 
     def begin(self, clock: Callable[[], float]) -> None:
-        """Note that the transaction has begun; idempotent."""
+        """Note that the transaction has started; idempotent."""
         if self._due_at is None and self._interval_s is not None:
             self._due_at = clock() + self._interval_s
 
@@ -45,7 +45,7 @@ class Boundaries:
         clock: Callable[[], float],
         records: int = 1,
     ) -> None:
-        """Note records of these source partitions; reading goes on at ``point`` after them."""
+        """Note records of these source partitions; ``point`` is the restart point after them."""
         self.begin(clock)
         self.records += records
         for p in partitions:
@@ -71,7 +71,7 @@ class Boundaries:
         return self._due_at is not None and clock() >= self._due_at
 
     def is_boundary(self) -> bool:
-        """Whether reading could go on right after what was sent."""
+        """Whether the last record of each source partition came with a restart point."""
         return None not in self._points.values()
 
     def points(self) -> dict[int, str]:
