@@ -244,18 +244,22 @@ class Delivery:
         return awaited
 
     def begin_rows(self, batches: OpenBatches) -> None:
-        """Rows are about to be encoded: `OpenBatches.encode`."""
+        """Rows are about to be encoded: `OpenBatches.encode`.
+
+        TransactionAbortedError is raised if the records before them cannot be sent any more.
+        """
         before = batches.size
-        batches.begin_rows()
+        batches.close_records()
         self.used += batches.size - before
         self._add(batches, self._clock())
+        batches.begin_rows()
 
     def end_rows(
         self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]
     ) -> None:
         """Rows are encoded; they are dropped if their transaction takes no records any more."""
         before = batches.size
-        batches.end_rows(full, keep=self.accepts == transaction)
+        batches.end_rows(full, keep=self.machine.open_transaction == transaction)
         self.used += batches.size - before
         if batches.opened_at is None:
             batches.opened_at = self._clock()
@@ -293,13 +297,19 @@ class Delivery:
         for name in list(self.open):
             self.open_topic(name)
 
-    def drop_open(self) -> None:
-        """Forget the open batches: their transaction is aborted."""
+    def abandon(self, error: Exception) -> None:
+        """Give everything up: nothing is sent any more."""
+        self.drop_open(error)
+        for number in list(self._on_their_way):
+            self._settle(number, error)
+
+    def drop_open(self, error: Exception | None = None) -> None:
+        """Forget the open batches; their transaction is aborted, if there is no other error."""
+        error = error or TransactionAbortedError("its records were not sent", {})
         for batches in self.open.values():
             before = batches.size
             batches.drop()
             self.used += batches.size - before
-        error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
         self._awaited.clear()

@@ -22,7 +22,8 @@ of those behind it. So those are given up with it, with REQUEST_TIMED_OUT: to se
 write them twice. (Java's client fails them, too.)
 
 When the epochs of an id are used up, the partition continues with another producer id, and batches
-that may still arrive under the old one are given up likewise.
+that may still arrive under the old one are given up likewise. No leader compares the two ids, so
+these may be written behind later records; that takes 32,767 broken sequences.
 
 Invariants:
  1. Of a partition, only the first batch that is not acknowledged and the four behind it are under

@@ -10,8 +10,8 @@ No record is appended until it returns, since earlier records of that thread may
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.batch_builder import BatchBuilder
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .encoder.python_records import Headers
-
-
-def slices_of(data: pa.RecordBatch | pa.Table, size: int) -> Iterator[Any]:
-    """The rows in pieces of about this many bytes."""
-    rows = data.num_rows
-    pieces = max(1, -(-data.nbytes // max(size, 1)))
-    step = max(1, -(-rows // pieces))
-    for start in range(0, rows, step):
-        yield data.slice(start, step)
 
 
 class OpenBatches:
@@ -113,10 +104,10 @@ class OpenBatches:
         sizes[partition] = size
 
     def begin_rows(self) -> None:
-        """Make ready for `encode`; then comes `end_rows`."""
+        """Make ready for `encode`, after `close_records`; then comes `end_rows`."""
+        assert not self._sizes
         if self._arrow is None:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
-        self._close_builders()
         self.encodes = True
 
     def encode(
@@ -148,9 +139,15 @@ class OpenBatches:
         """The number of the last record in its open batch, from 0."""
         return len(self._builders[partition]) - 1
 
+    def close_records(self, but: Container[int] = ()) -> None:
+        """Close the open batches of single records, but those of these partitions."""
+        for partition in list(self._sizes):
+            if partition not in but:
+                self._close(partition)
+
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
-        self._close_builders(but)
+        self.close_records(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
         if not self._sizes:
@@ -169,11 +166,6 @@ class OpenBatches:
     def _new_builder(self, partition: int) -> BatchBuilder:
         builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
         return builder
-
-    def _close_builders(self, but: Container[int] = ()) -> None:
-        for partition in list(self._sizes):
-            if partition not in but:
-                self._close(partition)
 
     def _close(self, partition: int) -> None:
         self.size -= self._sizes.pop(partition)

@@ -30,10 +30,11 @@ from ..transport.forks import RefusedLock, leave_to_parent
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import Delivery, Machine, RecordPosition
+from .encoder.arrow_slices import slices_of
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
-from .open_batches import OpenBatches, slices_of
+from .open_batches import OpenBatches
 from .open_transaction import MemberNow
 from .producer_settings import ProducerSettings
 from .requests import GroupMetadata, Offset
@@ -208,19 +209,26 @@ class Producer:
         self._flush(self._delivery.machine.open_transaction, timeout_ms)
 
     def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
+        with self._lock:
+            self._check(transaction)
+        failures = self._deliver_open(timeout_ms)
+        if transaction is not None:
+            with self._lock:
+                self._check(transaction)
+        if failures:
+            raise failures[0]
+
+    def _deliver_open(self, timeout_ms: float | None) -> list[Exception]:
+        """Wait until all records so far are acknowledged or given up; return why they were."""
         delivery = self._delivery
         with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
-            self._check(transaction)
             last = delivery.close_open()
             self._link.wake()
         with self._lock:
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
-            self._check(transaction)
-            failures = delivery.take_failures()
-        if failures:
-            raise failures[0]
+            return delivery.take_failures()
 
     # Transactions.
 
@@ -296,19 +304,27 @@ class Producer:
     def close(self, timeout_ms: float | None = None) -> None:
         """Send what waits, abort the open transaction, and close the connections; idempotent.
 
+        Other threads' calls raise KafkaRebalanceError from then on.
+
         Parameters
         ----------
         timeout_ms : float, optional
-            For how long to try; ``max_block_ms`` by default.
+            For how long to try; by default as `flush`, and ``max_block_ms`` with transactions.
+            Futures that have no result then get a KafkaRebalanceError.
 
         Raises
         ------
         kafka.errors.KafkaError
             As `flush`.
         """
-        if self._closed:
+        if self._closed:  # in a forked child, where the lock is refused
             return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._delivery.refuse()
+            self._link.changed.notify_all()
         try:
             self._finish(timeout_ms)
         finally:
@@ -493,6 +509,8 @@ class Producer:
         self._link.check()
         if self._delivery.accepts == transaction:
             return
+        if self._closed:
+            raise KafkaRebalanceError("the producer is closed")
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
         ended = self._outcome(transaction)
@@ -582,7 +600,9 @@ class Producer:
 
     def _finish(self, timeout_ms: float | None) -> None:
         if self._transactions is None:
-            self.flush(timeout_ms)
+            failures = self._deliver_open(timeout_ms)
+            if failures:
+                raise failures[0]
             return
         with self._lock:
             handle = self._transactions.transaction

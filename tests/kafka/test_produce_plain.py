@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,9 +17,9 @@ from kafka.structs import TopicPartition
 from producer_groups import read_committed
 from written import PATIENCE_MS, PATIENCE_S, producer_of
 
-from pyspark_kafka_rebalance.errors import RecordTooLargeError
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError, RecordTooLargeError
 from pyspark_kafka_rebalance.produce.encoder.partitioner import partition_of_key
-from pyspark_kafka_rebalance.produce.producer import Producer
+from pyspark_kafka_rebalance.produce.producer import Producer, RecordPosition
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 
@@ -180,3 +182,72 @@ def test_it_ends_with_what_waits(kafka: LocalKafka, rows: str) -> None:
     consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
     assert consumer.end_offsets([TopicPartition(rows, 0)])
     consumer.close()
+
+
+def test_it_is_closed_while_another_thread_sends(kafka: LocalKafka, rows: str) -> None:
+    """What was accepted is in the log; the next call says that it was not."""
+    producer = producer_of(kafka)
+    accepted: list[Future[RecordPosition] | None] = []
+    refusals: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            while True:
+                accepted.append(
+                    producer.send(rows, b"%d" % len(accepted), partition=0, future=True)
+                )
+        except BaseException as error:
+            refusals.append(error)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    while len(accepted) < 1_000:
+        sending.join(0.01)
+    producer.close(PATIENCE_MS)
+    sending.join(PATIENCE_S)
+    (refusal,) = refusals
+    assert isinstance(refusal, KafkaRebalanceError)
+    assert "closed" in str(refusal)
+    assert read_committed(kafka, rows) == [b"%d" % n for n in range(len(accepted))]
+    positions = [future.result(0).offset for future in accepted if future is not None]
+    assert positions == list(range(len(accepted)))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_it_is_closed_while_no_broker_answers(
+    kafka: LocalKafka, rows: str, network: FlakyNetwork, transactional: bool
+) -> None:
+    """A future would be waited for without end."""
+    name = f"{rows}-id" if transactional else None
+    producer = producer_of(kafka, name, proxy_url=network.url)
+    to = producer.transaction() if transactional else producer
+    to.send(rows, b"a", future=True).result(PATIENCE_S)  # type: ignore[union-attr]
+    network.stall()
+    future = to.send(rows, b"b", future=True)
+    assert future is not None
+    if transactional:
+        producer.close(500)
+    else:
+        with pytest.raises(kafka_errors.KafkaTimeoutError):
+            producer.close(500)
+    assert isinstance(future.exception(0), KafkaRebalanceError)
+    network.mend()
+
+
+def test_rows_that_share_a_value_take_no_more_memory(kafka: LocalKafka, rows: str) -> None:
+    bound = 2_000_000
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 50_000), pa.array([b"x" * 1_000]))
+    with producer_of(kafka, buffer_memory=bound, batch_size=100_000) as producer:
+        most = 0
+        end_rows = producer._delivery.end_rows
+
+        def look(*arguments: Any) -> None:
+            nonlocal most
+            end_rows(*arguments)
+            most = max(most, producer._delivery.used)
+
+        producer._delivery.end_rows = look  # type: ignore[method-assign]
+        producer.send_batch(rows, pa.record_batch({"value": shared}))
+        producer.flush(PATIENCE_MS)
+    assert 0 < most <= 2 * bound
+    assert len(read_committed(kafka, rows)) == 50_000
