@@ -10,7 +10,7 @@ partition is affected. A sequence is broken when
 
 - the leader has lost what it knew, or part of its log (OUT_OF_ORDER_SEQUENCE_NUMBER or
   UNKNOWN_PRODUCER_ID for the first batch that is not acknowledged);
-- a batch with a sequence number was given up: the leader would refuse those behind it.
+- a batch was given up that has a sequence number: those behind it would not be taken.
 
 The batches before that gap are delivered under the old epoch first. Those behind it wait, and are
 numbered again under the next epoch, once no request of the partition is under way. The leader

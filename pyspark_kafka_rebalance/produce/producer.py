@@ -619,7 +619,7 @@ class Producer:
 class Transaction:
     """One transaction of a `Producer`: its records and offsets become visible together, or never.
 
-    Thread-safe. Every call after its end raises TransactionAbortedError.
+    Every call after its end raises TransactionAbortedError, whoever makes it.
     """
 
     def __init__(self, producer: Producer, handle: int) -> None:

@@ -315,9 +315,10 @@ class AsyncProducerGroup:
 
 
 class AsyncGroupTransaction:
-    """A transaction of an ``AsyncProducerGroup``, as a handle that several tasks may share.
+    """A transaction of an ``AsyncProducerGroup``, which its callers name.
 
-    As ``GroupTransaction``, with ``await``. ``async with`` starts and ends it.
+    As ``GroupTransaction``, with ``await``: several tasks may send in it, and none of them behind a
+    gap. ``async with`` begins and ends it.
     """
 
     _transaction: GroupTransaction
@@ -365,7 +366,7 @@ class AsyncGroupTransaction:
         return self._in_turn(self._transaction.commit, restart_points)
 
     def abort(self) -> Coroutine[Any, Any, dict[int, str | None]]:
-        """Abort, and end; return the restart points."""
+        """Abort, and end; return where to go on."""
         return self._in_turn(self._transaction.abort)
 
     async def __aenter__(self) -> Self:
@@ -373,7 +374,7 @@ class AsyncGroupTransaction:
         try:
             await group._in_turn(None, self._begin)
         except asyncio.CancelledError:
-            # It may have started, or be about to.
+            # It may have begun, or be about to.
             group._thread.submit(self._end_quietly)
             raise
         return self

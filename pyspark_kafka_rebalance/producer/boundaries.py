@@ -71,7 +71,7 @@ class Boundaries:
         return self._due_at is not None and clock() >= self._due_at
 
     def is_boundary(self) -> bool:
-        """Whether the last record of each source partition came with a restart point."""
+        """Whether reading could go on right after what was sent."""
         return None not in self._points.values()
 
     def points(self) -> dict[int, str]:

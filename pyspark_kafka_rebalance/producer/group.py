@@ -533,7 +533,7 @@ class ProducerGroup(GroupStatus):
         )
 
     def _called(self, *, growing: bool = False) -> BeingCalled:
-        """Enter a call that waits; raises the error that ended the membership."""
+        """Begin a call that waits; raises the error that ended the membership."""
         if not self._running:
             self._refuse()
         self._membership.raise_failure(growing=growing)

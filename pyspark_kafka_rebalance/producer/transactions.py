@@ -12,7 +12,7 @@ Who means which transaction:
    sent since the last commit is lost, and the user continues at the restart points.
 3. Calls that the user made before that error, and that run later (an event loop queues them), are
    refused, too.
-4. A poll means no transaction: it raises the error of the one user's alone.
+4. A poll means no transaction: it tells the one user alone.
 
 Longer than other modules: each call checks the membership, the producer and what has ended under
 one lock, in an order that is easier to verify in one place.
@@ -62,7 +62,7 @@ NOW = math.inf
 #: What ``send_at_once`` returns for a record that it has not sent.
 NOT_AT_ONCE = object()
 
-#: Errors after which a transaction cannot start or continue.
+#: What keeps a transaction from beginning, or from going on.
 _FAILURES = (kafka_errors.KafkaError, KafkaRebalanceError, OSError)
 
 _IN_DOUBT = (
@@ -346,7 +346,7 @@ class Transactions:
             self._committed(chosen, written)
 
     def abort(self, handle: Handle | None) -> None:
-        """Abort the transaction, if any; an earlier abort is then not reported to the one user."""
+        """Abort the transaction, if any; the one user is then not told of an earlier abort."""
         with self.lock:
             if handle is not None:
                 self._enter(handle)
@@ -363,7 +363,7 @@ class Transactions:
         self._untold = reason
 
     def abort_doomed(self) -> None:
-        """Abort the open transaction if it is doomed and no call uses it; for take-overs."""
+        """Abort the open transaction if it is doomed and nobody is using it; for take-overs."""
         if not self.lock.acquire(blocking=False):
             return
         try:
