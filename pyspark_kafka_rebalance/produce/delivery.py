@@ -206,8 +206,11 @@ class Delivery:
             batches = self.open[name] = OpenBatches(
                 name, topic.partitions, self._settings.encoder, topic.available
             )
-        elif topic.partitions > batches.partitions:
-            batches.grow(topic.partitions, topic.available)
+        elif not batches.encodes and (topic.partitions, topic.available) != (
+            batches.partitions,
+            batches.available,
+        ):
+            batches.follow(topic.partitions, topic.available)
         return batches
 
     def append(
@@ -264,6 +267,7 @@ class Delivery:
         if batches.opened_at is None:
             batches.opened_at = self._clock()
         self._add(batches, self._clock())
+        self.open_topic(batches.topic)  # what metadata said meanwhile
 
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
@@ -292,10 +296,17 @@ class Delivery:
         self._add(batches, now)
 
     def take_metadata(self, metadata: Any) -> None:
-        """Take a MetadataResponse."""
+        """Take a MetadataResponse.
+
+        What is for partitions that a topic no longer has, as it was created anew, is given up.
+        """
         self.topics.apply(metadata)
         for name in list(self.open):
             self.open_topic(name)
+        for number, batch in list(self._on_their_way.items()):
+            partitions = self.topics.topic(batch.partition.topic).partitions
+            if batch.partition.partition >= partitions and number in self._on_their_way:
+                self.apply(self.machine.expire(number))
 
     def abandon(self, error: Exception) -> None:
         """Give everything up: nothing is sent any more."""

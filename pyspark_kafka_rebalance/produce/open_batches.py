@@ -37,6 +37,8 @@ class OpenBatches:
 
     Attributes
     ----------
+    partitions, available : int, list of int
+        As of the last `follow`.
     size : int
         Bytes in open batches, before compression.
     sticky : StickyPartition
@@ -54,6 +56,7 @@ class OpenBatches:
     ) -> None:
         self.topic = topic
         self.partitions = partitions
+        self.available = available
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._sizes: dict[int, int] = {}
@@ -65,9 +68,12 @@ class OpenBatches:
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
 
-    def grow(self, partitions: int, available: list[int]) -> None:
-        """Take over that the topic has more partitions."""
-        self.partitions = partitions
+    def follow(self, partitions: int, available: list[int]) -> None:
+        """Take over how many partitions the topic has now, and which of them have a leader.
+
+        Not while rows are being encoded.
+        """
+        self.partitions, self.available = partitions, available
         self.sticky.set_partitions(partitions, available)
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
@@ -155,8 +156,8 @@ class Producer:
             The record is larger than ``max_request_size``.
         kafka.errors.KafkaTimeoutError
             There was no room, or no metadata of the topic, for ``max_block_ms``.
-        ValueError
-            The topic has no such partition.
+        TypeError, ValueError
+            The topic has no such partition, or key, value or a header is not bytes.
         """
         self._refuse_outside_of_transactions()
         return self._send(None, topic, value, key, headers, partition, timestamp_ms, future)
@@ -376,10 +377,8 @@ class Producer:
                     partition = sticky.order[sticky.at]
                 else:
                     partition = partition_of_key(key, batches.partitions)
-            elif not 0 <= partition < batches.partitions:
-                raise ValueError(
-                    f"{topic} has no partition {partition}; it has {batches.partitions}"
-                )
+            elif type(partition) is not int or not 0 <= partition < batches.partitions:
+                partition = _checked_partition(topic, partition, batches.partitions)
             if delivery.append(batches, partition, key, value, headers, timestamp_ms):
                 self._link.wake()
             return delivery.await_last(batches, partition) if future else None
@@ -775,6 +774,19 @@ def _offsets(
         else Offset(each[0], each[1] or "", -1 if each[2] is None else each[2])
         for partition, each in given.items()
     }
+
+
+def _checked_partition(topic: str, partition: Any, partitions: int) -> int:
+    """The number of a partition that the topic has, as a plain int; also of NumPy's integers.
+
+    Not of floats, which pandas makes of integers, nor of booleans.
+    """
+    if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+        raise TypeError(f"partition {partition!r} of {topic}: an integer")
+    number = index(partition)
+    if not 0 <= number < partitions:
+        raise ValueError(f"{topic} has no partition {number}; it has {partitions}")
+    return number
 
 
 def _topic_error(topic: str, code: int) -> KafkaRebalanceError:

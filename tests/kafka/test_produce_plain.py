@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from typing import Any
 
+import numpy
 import pyarrow as pa
 import pytest
 from flaky_network import FlakyNetwork
@@ -251,3 +254,37 @@ def test_rows_that_share_a_value_take_no_more_memory(kafka: LocalKafka, rows: st
         producer.flush(PATIENCE_MS)
     assert 0 < most <= 2 * bound
     assert len(read_committed(kafka, rows)) == 50_000
+
+
+def test_partitions_are_integers(rows: str, producer: Producer) -> None:
+    """Pandas makes floats of them, and 0.0 is a key of its own from then on."""
+    for wrong in (0.0, 0.5, True, "0"):
+        with pytest.raises(TypeError, match=rows):
+            producer.send(rows, b"a", partition=wrong)  # type: ignore[arg-type]
+    sent = producer.send(rows, b"a", partition=numpy.int64(1), future=True)  # type: ignore[arg-type]
+    assert sent is not None
+    assert sent.result(PATIENCE_S) == (rows, 1, 0)
+
+
+@pytest.mark.parametrize("name", [None, "etl"])
+def test_a_topic_created_anew_with_fewer_partitions(
+    kafka: LocalKafka, topic_name: str, name: str | None
+) -> None:
+    kafka.create_topic(topic_name, 4)
+    with producer_of(kafka, name and f"{topic_name}-{name}", metadata_max_age_ms=500) as producer:
+
+        def send(first: int) -> None:
+            with producer.transaction() if name else nullcontext(producer) as to:
+                for n in range(first, first + 40):
+                    to.send(topic_name, b"%d" % n, key=b"%d" % n)
+                to.flush(PATIENCE_MS)
+
+        send(0)
+        kafka.delete_topic(topic_name)
+        kafka.create_topic(topic_name, 1)
+        deadline = time.monotonic() + PATIENCE_S
+        while producer.partitions_for(topic_name) != 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        send(40)
+    assert len(read_committed(kafka, topic_name)) == 40

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import Future
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -32,13 +33,25 @@ class Described:
 
     API_VERSION = 12
 
-    def __init__(self, partitions: int = PARTITIONS, leader: int = 1, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        partitions: int = PARTITIONS,
+        leader: int = 1,
+        epoch: int = 0,
+        topic_id: UUID | None = None,
+        without_leader: int | None = None,
+    ) -> None:
         self.topics = [
             _Described(
                 name="t",
+                topic_id=topic_id,
                 error_code=0,
                 partitions=[
-                    _Described(partition_index=n, leader_id=leader, leader_epoch=epoch)
+                    _Described(
+                        partition_index=n,
+                        leader_id=-1 if n == without_leader else leader,
+                        leader_epoch=epoch,
+                    )
                     for n in range(partitions)
                 ],
             )
@@ -302,6 +315,47 @@ def test_a_topic_that_grows(world: World) -> None:
     assert world.visible(4) == [b"b"]
 
 
+def test_a_topic_that_is_created_anew_with_fewer_partitions(world: World) -> None:
+    """Keys went to partitions that no longer exist, for as long as the process lived."""
+    world.delivery.take_metadata(Described(epoch=7, topic_id=UUID(int=1)))
+    gone = world.send(b"a", 1)
+    world.delivery.close_open()
+    world.delivery.take_metadata(Described(partitions=1, topic_id=UUID(int=2)))
+    assert world.opened().partitions == 1
+    assert world.delivery.topics.leader_of(TopicPartition("t", 0)) == 1, "its epochs began anew"
+    world.settle()
+    assert gone.exception(0) is not None
+    if not is_plain(world):
+        assert world.delivery.last_ended is not None
+        assert world.delivery.last_ended.outcome is Outcome.ABORTED
+        begin(world)
+    world.send(b"b", 0)
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"b"]
+    assert world.delivery.used == 0
+
+
+def test_a_broker_that_is_behind_takes_no_partition_away(world: World) -> None:
+    world.delivery.take_metadata(Described(partitions=3, topic_id=UUID(int=1)))
+    world.delivery.take_metadata(Described(partitions=2, topic_id=UUID(int=1)))
+    assert world.opened().partitions == 3
+
+
+def test_records_without_a_key_go_where_there_are_leaders(world: World) -> None:
+    """A partition whose leader was away had no part of them ever after."""
+    assert sorted(world.opened().sticky.order) == [0, 1]
+    world.delivery.take_metadata(Described(without_leader=1))
+    assert list(world.opened().sticky.order) == [0]
+    world.delivery.begin_rows(world.opened())
+    full = world.opened().encode(pa.table({"value": [b"1"]}), 0)
+    world.delivery.take_metadata(Described())
+    assert list(world.opened().sticky.order) == [0], "not while rows go there"
+    world.delivery.end_rows(world.delivery.accepts, world.batches, full)
+    assert sorted(world.opened().sticky.order) == [0, 1]
+
+
 def test_a_leader_that_refuses_is_looked_up(world: World) -> None:
     world.send(b"a")
     world.delivery.close_open()
@@ -390,7 +444,7 @@ def test_a_topic_that_is_being_created_is_asked_for_again(world: World) -> None:
     topics = world.delivery.topics
     topics.topic("new")
     described = Described()
-    described.topics.append(_Described(name="new", error_code=3, partitions=[]))
+    described.topics.append(_Described(name="new", topic_id=None, error_code=3, partitions=[]))
     world.delivery.take_metadata(described)
     assert topics.stale
     topics.leave("new")
