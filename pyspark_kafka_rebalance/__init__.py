@@ -36,6 +36,9 @@ _PUBLIC = {
     "TimestampOrderedRecords": "consumer.ordered.ordered_records",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.poll_result",
+    "Producer": "produce.producer",
+    "RecordPosition": "produce.delivery",
+    "Transaction": "produce.producer",
     "AsyncGroupTransaction": "producer.asynchronous",
     "AsyncProducerGroup": "producer.asynchronous",
     "GroupTransaction": "producer.group",
@@ -48,6 +51,7 @@ _PUBLIC = {
     "OffsetRange": "fetch.offset_range",
     "ConsumerSettings": "settings.typed_settings",
     "ProducerGroupSettings": "settings.typed_settings",
+    "ProducerSettings": "settings.typed_settings",
     "KafkaDeferredDataSource": "source.data_source",
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
@@ -88,6 +92,9 @@ if TYPE_CHECKING:
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
+    from .produce.delivery import RecordPosition as RecordPosition
+    from .produce.producer import Producer as Producer
+    from .produce.producer import Transaction as Transaction
     from .producer.asynchronous import AsyncGroupTransaction as AsyncGroupTransaction
     from .producer.asynchronous import AsyncProducerGroup as AsyncProducerGroup
     from .producer.group import GroupTransaction as GroupTransaction
@@ -98,6 +105,7 @@ if TYPE_CHECKING:
     from .producer.progress import SourcePartitionProgress as SourcePartitionProgress
     from .settings.typed_settings import ConsumerSettings as ConsumerSettings
     from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
+    from .settings.typed_settings import ProducerSettings as ProducerSettings
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.kafka_progress import kafka_progress as kafka_progress
     from .source.progress import progress as progress

@@ -115,16 +115,18 @@ class PartitionsLostError(KafkaRebalanceError):
 
 
 class TransactionAbortedError(KafkaRebalanceError):
-    """A producer group's transaction was not committed, and its records will never be read.
+    """A transaction was not committed, or had ended before the call; its records are never read.
 
-    To continue, read the source again from the restart points.
+    To continue, a producer group reads the source again from the restart points; a ``Producer``
+    repeats the transaction.
 
     Parameters
     ----------
     reason : str
         Why it was aborted.
     restart_points : dict of int to str or None
-        The source partitions that this member owns, with their last committed restart points.
+        The source partitions that a producer group's member owns, with their last committed restart
+        points; empty for a ``Producer``.
     """
 
     def __init__(self, reason: str, restart_points: dict[int, str | None]) -> None:
@@ -137,10 +139,11 @@ class TransactionAbortedError(KafkaRebalanceError):
 
 
 class TransactionInDoubtError(KafkaRebalanceError):
-    """Whether a transaction was committed cannot be found out any more.
+    """It is not known whether a transaction was committed, and cannot be found out.
 
-    A copy of its commit was lost, another was refused, and neither its records nor its offsets
-    tell. The application has to look for its records itself.
+    Its commit was sent twice, the first got no answer, the second was refused, and neither the
+    transaction's records nor its group's offsets show the outcome. Read the output with
+    ``read_committed`` before you write again.
     """
 
 

@@ -119,7 +119,7 @@ class BrokerLink:
             self.changed.wait(None if math.isinf(left) else left)
 
     def end_by(self, when: float) -> None:
-        """Let nobody wait beyond this ``time.monotonic`` time. Any thread."""
+        """End each wait at this ``time.monotonic`` time. Any thread."""
         with self.changed:
             self._end_by = min(self._end_by, when)
             self.changed.notify_all()
@@ -152,7 +152,7 @@ class BrokerLink:
 
     @contextmanager
     def _ended_by_errors(self) -> Iterator[None]:
-        """What nobody expects is raised by all calls from then on; kafka-python would log it."""
+        """All calls raise an unexpected error from then on; kafka-python would only log it."""
         try:
             yield
         except Exception as error:

@@ -124,7 +124,7 @@ def _offered_by_all(answers: Iterable[Any]) -> dict[int, int]:
 
 
 def _transaction_version(answers: Iterable[Any]) -> int:
-    """Of the answer with the latest features; 0 if no broker knows of any."""
+    """From the answer with the latest features; 0 if no broker has the feature."""
     latest = max(answers, key=lambda answer: answer.finalized_features_epoch)
     levels = {each.name: each.max_version_level for each in latest.finalized_features or ()}
     return int(levels.get(_TRANSACTION_FEATURE, 0))

@@ -2,7 +2,7 @@
 
 `Delivery` joins the parts that decide: the open batches of each topic, the machine that gives them
 sequence numbers, the outbox that says what goes where and when. Its owner sends the parcels,
-reports answers, and tells the time. One thread at a time calls the methods.
+reports answers, and passes the time. One thread at a time calls the methods.
 
 Invariants:
  1. A record is in one place: an open batch, or a batch that the machine knows; when its leader has

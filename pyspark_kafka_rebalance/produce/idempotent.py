@@ -4,32 +4,33 @@ As `transaction`, but for batches alone. Each batch is written once, in order wi
 or reported as given up. A leader recognizes a repetition by producer id, epoch and sequence number,
 and refuses what is out of order.
 
-Each partition has an identity of its own, since nobody but its leader compares them: when its
-sequence is broken, its next epoch begins (KIP-360), with sequence numbers from 0, and no other
-partition is concerned. That is so when
+Each partition has a producer id and epoch of its own, since only its leader compares them. When its
+sequence is broken, it gets the next epoch (KIP-360), with sequence numbers from 0, and no other
+partition is affected. A sequence is broken when
 
 - the leader has lost what it knew, or part of its log (OUT_OF_ORDER_SEQUENCE_NUMBER or
   UNKNOWN_PRODUCER_ID for the first batch that is not acknowledged);
 - a batch was given up that has a sequence number: those behind it would not be taken;
 - a batch of several records is too large for its topic: it goes on as two halves.
 
-What lies before that gap is delivered under the old epoch first. What lies behind is not sent until
-then, and is numbered again under the next epoch, which begins when no request of the partition is
-under way. A late copy of the old epoch is refused, once the leader has seen the new one. So the
-first batch of an epoch is alone under way.
+The batches before that gap are delivered under the old epoch first. Those behind it wait, and are
+numbered again under the next epoch, once no request of the partition is under way. The leader
+refuses late copies of the old epoch as soon as it has seen the new one. So the first batch of an
+epoch is alone under way.
 
 A batch that was given up may still arrive, if a copy of it has no answer, and after it late copies
 of those behind it, or they are written already and wait for the followers. So those are given up
 with it, with REQUEST_TIMED_OUT: to send them again could write them twice. (Java's client fails
 them, too.)
 
-When the epochs of an id are used up, the partition goes on with another producer id, and what may
-still arrive under the old one is given up likewise. No leader compares the two ids, so what was
-given up then may be written behind later records; that takes 32,767 broken sequences.
+When the epochs of an id are used up, the partition continues with another producer id, and batches
+that may still arrive under the old one are given up likewise. No leader compares the two ids, so
+these may be written behind later records; that takes 32,767 broken sequences.
 
 Invariants:
  1. Of a partition, only the first batch that is not acknowledged and the four behind it are under
-    way, acknowledged or not: a leader knows its last five as duplicates. Of a new epoch first one.
+    way, acknowledged or not: a leader recognizes its last five as duplicates. Of a new epoch, the
+    first alone.
  2. The sequence numbers of an epoch have no gap, and are given in the order of the batches.
  3. No two batches of a partition have the same epoch and sequence number, but copies of one.
  4. A batch is either delivered or failed, once.
@@ -61,7 +62,7 @@ _MAX_IN_FLIGHT = 5
 _LAST_EPOCH = 32_767
 _SEQUENCES = 2**31
 
-#: The leader does not have what came before: the partition begins its next epoch.
+#: The leader does not have the batch before: the partition gets its next epoch.
 _BROKEN = (
     Errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
     Errors.UNKNOWN_PRODUCER_ID,
@@ -96,7 +97,7 @@ class _Partition:
     settled: bool = True
     #: The place of the first batch that cannot be delivered under this epoch.
     gap: int | None = None
-    #: Whether what was given up there may still arrive.
+    #: Whether the batch that was given up there may still arrive.
     gap_may_close: bool = False
     batches: deque[_Batch] = field(default_factory=deque)
     count: int = 0
@@ -211,7 +212,7 @@ class IdempotentMachine:
         return self._step()
 
     def expire(self, batch: int) -> Step:
-        """Give a batch up that has waited for too long. Its leader may have it all the same."""
+        """Give up a batch that has waited for too long. Its leader may have written it."""
         for name, partition in self._partitions.items():
             for each in partition.batches:
                 if each.number == batch:
@@ -310,7 +311,7 @@ class IdempotentMachine:
             yield InitProducerId(*head, None, None, None, 2**31 - 1, *nobody)
 
     def _is_under_way(self, name: TopicPartition, partition: _Partition) -> bool:
-        """Whether the old epoch goes on: there is something to deliver, or to hear of."""
+        """Whether the old epoch still has batches to deliver, or requests without an answer."""
         return any(partition.before_gap()) or any(
             isinstance(each, Produce) and each.partition == name
             for each in self._outstanding.values()

@@ -1,11 +1,11 @@
 """The batches of one topic that are not full yet.
 
 Records come one by one or as Arrow data. The order of a partition's records is that of the calls:
-one form closes what the other has begun.
+one form closes the batches of the other.
 
 One thread at a time calls the methods, but for `OpenBatches.encode`, which takes long: another
-thread may close or drop what is open meanwhile, which leaves alone what is being encoded. Records
-wait: those of their thread may be in there, and come first.
+thread may close or drop the open batches while it runs, which leaves the rows being encoded alone.
+No record is appended until it returns, since earlier records of that thread may be among the rows.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What one transaction has sent, and what it still owes before it can end. Pure.
+"""One transaction: the requests it has sent, and those still due before it can end. Pure.
 
 Invariants:
  1. The batches of a partition are sent in the order of their sequence numbers, and only the first
     that is not acknowledged and the four behind it are under way, acknowledged or not: a leader
-    knows its last five as duplicates.
+    recognizes its last five as duplicates.
  2. A group's offsets are committed in the order in which they were given, one request at a time.
- 3. What went unanswered is remembered, whatever came of a later copy.
+ 3. A request without an answer is remembered, even if a later copy was answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SEQUENCES = 2**31
 
 
 class Phase(enum.Enum):
-    """What a transaction is about."""
+    """The phase of a transaction."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -145,7 +145,7 @@ class Group:
     joined : bool
         Whether the coordinator has the group (transactions v1).
     unaccounted : dict of TopicPartition to Offset
-        Those that may still arrive: a group does not recognize a repetition, the last one counts.
+        Offsets that may still arrive: a group recognizes no repetition, the last to arrive counts.
     asked : bool
         Whether the group was asked what became of the transaction.
     """
@@ -201,7 +201,7 @@ class Group:
 
 @dataclass
 class OpenTransaction:
-    """A transaction, from its begin until its outcome is known.
+    """A transaction, from its start until its outcome is known.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class OpenTransaction:
     touched : dict of TopicPartition to None
         The partitions where a batch may have to be sent, in order.
     sent : bool
-        Whether the brokers may know of it.
+        Whether a request of it was sent to a broker.
     unanswered : bool
         Whether a copy of one of its requests may still arrive somewhere.
     new_epoch : bool
@@ -226,7 +226,7 @@ class OpenTransaction:
     producer_id : int
         That of its records.
     written : dict of TopicPartition to int
-        The offset of a record in each partition, as far as it is known and nobody was asked of it.
+        The offset of a record in each partition, to ask for if the commit is in doubt.
     """
 
     handle: int
@@ -259,7 +259,7 @@ class OpenTransaction:
         self.touched[partition] = None
 
     def announce(self, partition: TopicPartition) -> None:
-        """Have the coordinator know of a partition early."""
+        """Announce a partition to the coordinator."""
         if partition not in self.partitions:
             self.partitions[partition] = Partition()
             self.unjoined[partition] = None
@@ -286,7 +286,7 @@ class OpenTransaction:
         return any(b.base_sequence is not None for p in self.partitions.values() for b in p.batches)
 
     def unaccounted(self) -> tuple[Iterable[TopicPartition], Iterable[str]]:
-        """Partitions and groups where a copy may still arrive that nobody would recognize."""
+        """Partitions and groups where a copy may still arrive, and would not be recognized."""
         return (
             [p for p, each in self.partitions.items() if each.unaccounted],
             [group_id for group_id, group in self.groups.items() if group.unaccounted],

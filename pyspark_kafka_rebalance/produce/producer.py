@@ -1,8 +1,8 @@
 """Producer: records and Arrow data to Kafka, idempotent or in transactions.
 
 The callers' threads append records and wait; kafka-python's I/O thread sends, receives, and calls
-back. Both decide by way of `Delivery`, under one lock, which nobody holds over I/O, while waiting,
-while rows are encoded, or when a future gets its result.
+back. Both use `Delivery` under one lock, which is never held over I/O, while waiting, while rows
+are encoded, or when a future gets its result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
-from kafka.structs import TopicPartition
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 
 from ..errors import (
     AuthorizationError,
@@ -27,6 +27,7 @@ from ..errors import (
     TransactionInDoubtError,
 )
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
+from ..transport.forks import RefusedLock, leave_to_parent
 from .broker_link import BrokerLink
 from .broker_versions import LatestVersions, versions_of
 from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
@@ -47,8 +48,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow as pa
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
+    from ..settings.typed_settings import ProducerSettings as TypedSettings
     from .encoder.python_records import Headers
 
 __all__ = ["GroupMetadata", "Offset", "Producer", "RecordPosition", "Transaction"]
@@ -63,11 +65,11 @@ class Producer:
     """Writes to Kafka. Thread-safe.
 
     Without a ``transactional_id`` records are idempotent: each is written once, in the order of the
-    calls within its partition, whatever is repeated or moves. With one, all records are written in
-    transactions: see `transaction`.
+    calls within its partition, even if requests are repeated or leaders move. With one, all records
+    are written in transactions: see `transaction`.
 
-    The constructor connects. The first transaction takes the transactional id over from whoever
-    had it before.
+    The constructor connects. The first transaction takes over the transactional id: it fences the
+    producer that had it, and aborts its open transaction.
 
     Parameters
     ----------
@@ -90,7 +92,9 @@ class Producer:
         None of them answers within ``bootstrap_timeout_ms``.
     """
 
-    def __init__(self, transactional_id: str | None = None, **config: Any) -> None:
+    def __init__(
+        self, transactional_id: str | None = None, **config: Unpack[TypedSettings]
+    ) -> None:
         self._settings = settings = ProducerSettings.checked(transactional_id, config)
         self._serialize_key, self._serialize_value = settings.serializers
         connections = ClusterConnections(settings.client, MIN_RECEIVE_MESSAGE_MAX_BYTES)
@@ -119,6 +123,7 @@ class Producer:
         self._at_once: dict[str, Append] = {}
         self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
+        leave_to_parent(self, Producer._leave_to_parent)
 
     # Records.
 
@@ -147,8 +152,8 @@ class Producer:
         timestamp_ms : int, optional
             Milliseconds since the epoch; by default the time of the call.
         future : bool
-            Whether to return a future of the record's position. Without one, `flush` raises what
-            could not be delivered.
+            Whether to return a future of the record's position. With or without one, `flush` raises
+            the error of a record that could not be delivered.
 
         Raises
         ------
@@ -186,7 +191,7 @@ class Producer:
         Raises
         ------
         TypeError, ValueError, RecordTooLargeError
-            A row is not as it should be. Rows before it may have been sent.
+            A column or row is not allowed. Rows before it may have been sent.
         kafka.errors.KafkaTimeoutError
             As `send`.
         """
@@ -208,7 +213,7 @@ class Producer:
         Raises
         ------
         kafka.errors.KafkaError
-            Why the first of those that were given up since the last call was.
+            The error of the first record that was given up since the last call.
         kafka.errors.KafkaTimeoutError
             Not within ``timeout_ms``; by default, ``delivery_timeout_ms`` and ``max_block_ms``.
         TransactionAbortedError
@@ -241,10 +246,10 @@ class Producer:
     # Transactions.
 
     def initialize(self, timeout_ms: float | None = None) -> None:
-        """Take the transactional id: whoever had it is fenced, and what it had open is aborted.
+        """Take over the transactional id: fence its last producer, and abort its open transaction.
 
-        The first `transaction` does it, too. Call it to do so earlier, or after an error that
-        fenced this producer, if it is the rightful owner of the id.
+        The first `transaction` does it, too. Call it to do so earlier, or after this producer was
+        fenced, if it is the rightful owner of the id. Does nothing for a producer that is ready.
 
         Raises
         ------
@@ -264,10 +269,10 @@ class Producer:
             self._initialized(machine, timeout_ms)
 
     def transaction(self, timeout_ms: float | None = None) -> Transaction:
-        """Begin a transaction.
+        """Start a transaction.
 
         As a context manager it is committed at the end, and aborted after an exception. Waits for
-        the end of the last one if that was given up before it had ended.
+        the end of the previous one if that is being committed or aborted.
 
         Raises
         ------
@@ -306,7 +311,7 @@ class Producer:
         return self._machine().standing in (Standing.FENCED, Standing.FAILED)
 
     def waits_for(self, topic: str) -> bool:
-        """Whether a record for this topic would wait now, for room or metadata."""
+        """Whether a record for this topic would have to wait for room or metadata."""
         return topic not in self._delivery.open or not self._delivery.has_room
 
     def end_by(self, when: float) -> None:
@@ -332,6 +337,8 @@ class Producer:
         kafka.errors.KafkaError
             As `flush`.
         """
+        if self._closed:  # in a forked child, where the lock is refused
+            return
         with self._lock:
             if self._closed:
                 return
@@ -348,6 +355,12 @@ class Producer:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: each call raises IllegalStateError, and ``close`` does nothing."""
+        self._closed = True
+        for name in ("_lock", "_rows_lock"):
+            setattr(self, name, RefusedLock())
 
     # For the handles.
 
@@ -419,12 +432,14 @@ class Producer:
     def _add_offsets(
         self,
         transaction: int,
-        group: GroupMetadata,
-        offsets: Mapping[TopicPartition, Offset],
-        before: Mapping[TopicPartition, Offset] | None,
+        group: GroupMetadata | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+        before: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None,
         member: MemberNow | None,
     ) -> None:
         machine = self._machine()
+        group = group if isinstance(group, GroupMetadata) else GroupMetadata(*group[:4])
+        offsets, before = _offsets(offsets), _offsets(before or {})
         with self._lock:
             self._check(transaction)
             step = machine.add_offsets(transaction, group, offsets, before, member)
@@ -558,7 +573,7 @@ class Producer:
         return found
 
     def _wait_for_rows(self, transaction: int | None, batches: OpenBatches) -> None:
-        """Another thread encodes rows; behind earlier ones of this thread, maybe."""
+        """Wait while rows are encoded: earlier ones of this thread may be among them."""
         while batches.encodes:
             self._wait(lambda: not batches.encodes, None, "another thread's rows")
             self._make_ready(transaction)
@@ -678,25 +693,26 @@ class Transaction:
 
     def send_offsets(
         self,
-        group: GroupMetadata,
-        offsets: Mapping[TopicPartition, Offset],
-        before: Mapping[TopicPartition, Offset] | None = None,
+        group: GroupMetadata | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+        before: Mapping[TopicPartition, Offset | OffsetAndMetadata] | None = None,
         member: MemberNow | None = None,
     ) -> None:
         """Add offsets of a member of a group, which checks its generation (KIP-447).
 
         Parameters
         ----------
-        group : GroupMetadata
-            The member, with its generation or member epoch.
-        offsets : mapping of TopicPartition to Offset
+        group : kafka.structs.ConsumerGroupMetadata or GroupMetadata
+            The member: a consumer's ``group_metadata()``.
+        offsets : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset
             The next ones to read.
-        before : mapping of TopicPartition to Offset, optional
-            The group's offsets before; they help to find out what became of the transaction if
-            that is in doubt, and it has no records.
+        before : mapping of TopicPartition to kafka.structs.OffsetAndMetadata or Offset, optional
+            The group's offsets before. They show whether the transaction was committed, if its
+            commit is in doubt and its records cannot be read.
         member : callable, optional
-            Returns the member as of now, on any thread, without waiting; None if it must not commit
-            them any more. The offsets are sent in its name, again after each rebalance.
+            Returns the current GroupMetadata, on any thread, without waiting; None if the member
+            must not commit them any more. A refusal during a rebalance is then repeated with the
+            next generation.
 
         Raises
         ------
@@ -708,7 +724,7 @@ class Transaction:
         self._producer._add_offsets(self.handle, group, offsets, before, member)
 
     def announce(self, partitions: Iterable[TopicPartition], group_id: str | None = None) -> None:
-        """Have the brokers know early that the transaction is about these: see the machine's."""
+        """Announce partitions and a group to the coordinator: see `TransactionMachine.announce`."""
         self._producer._announce(self.handle, partitions, group_id)
 
     def flush(self, timeout_ms: float | None = None) -> None:
@@ -731,7 +747,7 @@ class Transaction:
         TransactionAbortedError
             It was not committed, and its records will never be read.
         TransactionInDoubtError
-            Nobody can tell any more whether it was.
+            It cannot be found out whether it was committed.
         kafka.errors.KafkaTimeoutError
             The outcome is not known after ``timeout_ms`` (``max_block_ms`` by default); call again
             to wait for longer.
@@ -745,7 +761,7 @@ class Transaction:
     def abort(
         self, cause: str = "the application aborted it", timeout_ms: float | None = None
     ) -> None:
-        """Abort, and wait until its readers are free.
+        """Abort, and wait until the coordinator has aborted it.
 
         Raises
         ------
@@ -771,7 +787,7 @@ class Transaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What became of it; None while that is not known, and once a later one has ended."""
+        """Its outcome; None while it is not known, and once a later transaction has ended."""
         ended = self._producer._outcome(self.handle)
         return None if ended is None else ended.outcome
 
@@ -789,6 +805,18 @@ class Transaction:
         elif not self._has_ended:
             with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
                 self.abort(f"{type(error).__name__}: {error}")
+
+
+def _offsets(
+    given: Mapping[TopicPartition, Offset | OffsetAndMetadata],
+) -> dict[TopicPartition, Offset]:
+    """Kafka-python's offsets have no metadata or leader epoch where Kafka has "" and -1."""
+    return {
+        partition: each
+        if isinstance(each, Offset)
+        else Offset(each[0], each[1] or "", -1 if each[2] is None else each[2])
+        for partition, each in given.items()
+    }
 
 
 def _checked_partition(topic: str, partition: Any, partitions: int) -> int:

@@ -109,8 +109,8 @@ class InitProducerId(Request):
     transaction_timeout_ms : int
         Milliseconds.
     producer_id, producer_epoch : int
-        The current ones: the coordinator refuses if they are not (KIP-360). Both -1 take the
-        transactional id over from whoever has it.
+        The current ones: the coordinator refuses others (KIP-360). Both -1 take the transactional
+        id over from its last producer.
     """
 
     API_KEY = 22
@@ -239,7 +239,7 @@ class Produce(Request):
 
 @dataclass(frozen=True)
 class OffsetFetch(Request):
-    """What a group's offsets became, without those that a transaction may still change."""
+    """A group's offsets; waits for those that a transaction may still change."""
 
     API_KEY = 9
     group_id: str
@@ -249,7 +249,7 @@ class OffsetFetch(Request):
 
 @dataclass(frozen=True)
 class Fetch(Request):
-    """What became of a record: a few bytes at its offset, as a reader of committed records.
+    """Whether a record is committed: a few bytes at its offset, with ``read_committed``.
 
     The answer counts once the last stable offset is past it.
     """

@@ -54,7 +54,7 @@ class Topics:
         self.stale = False
 
     def leave(self, name: str) -> None:
-        """Ask for a topic no more: nobody waits for it."""
+        """Request no metadata of a topic any more: no call waits for it."""
         self._topics.pop(name, None)
 
     @property
@@ -80,12 +80,12 @@ class Topics:
         return leader.node_id
 
     def forget(self, partition: TopicPartition) -> None:
-        """Look the leader up again: the known one refuses, or does not answer."""
+        """Request the leader again: the known one refuses, or does not answer."""
         if self._leaders.pop(partition, None) is not None:
             self.stale = True
 
     def moved(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
-        """Another leader, as the former one says."""
+        """Take the new leader that the former one names."""
         known = self._leaders.get(partition)
         if known is None or epoch > known.epoch:
             self._leaders[partition] = Leader(node_id, epoch)

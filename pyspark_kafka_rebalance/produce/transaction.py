@@ -31,13 +31,13 @@ sweep, only leaders that verify (Kafka 3.6 and later) are safe. Neither can a sw
 producer id when the epochs of an id are used up, every 32,767 new epochs.
 
 **In doubt** is an EndTxn(commit) that was refused after another copy was sent. (If there was no
-other, a refusal means that nothing was committed.) Then the machine asks. First the leader of a
-partition with a record of the transaction: once the last stable offset is past it, a reader of
-committed records knows. If no record can be read, then the groups whose offsets are in the
-transaction, for stable ones. They tell if the offsets, metadata included, differ from those before,
-and nobody has committed others since; put a name of the transaction into the metadata if another
-member may commit equal ones. ``Outcome.NOT_KNOWABLE`` is left for transactions whose records are
-deleted or forbidden to read, and whose offsets, if there are any, do not tell.
+other, a refusal means that nothing was committed.) Then the machine asks the leader of a partition
+with a record of the transaction: once the last stable offset is past it, a fetch with
+``read_committed`` shows whether it is committed. If no record can be read, it asks the groups whose
+offsets are in the transaction, for stable ones. These show it if they differ, metadata included,
+from those before, and no others were committed since; put a name of the transaction into the
+metadata if another member may commit equal ones. ``Outcome.NOT_KNOWABLE`` is left for transactions
+whose records are deleted or may not be read, and whose offsets, if any, do not show it.
 
 Invariants:
  1. A transaction has one outcome, reported once. COMMITTED is reported only if EndTxn(commit) was
@@ -46,7 +46,7 @@ Invariants:
     request of its transaction is outstanding anywhere.
  3. After an EndTxn(commit) nothing else ends that transaction, unless a copy was refused for good.
  4. No request has an epoch under which an earlier transaction may still have a request on its way.
- 5. No transaction begins to send before the sweep of an earlier one is done.
+ 5. No transaction sends anything before the sweep of an earlier one is done.
  6. The sequence numbers of a partition have no gap within an epoch, and restart at 0 with another.
  7. A producer that is fenced or has failed sends questions alone, until ``initialize``.
 
@@ -102,7 +102,7 @@ from .transaction_errors import (
 from .transaction_step import Ended, Halved, Identity, Standing, Step, Sweep, slot_of, why
 
 #: The last epoch of a producer id is the coordinator's, to fence with. Brokers may answer it where
-#: they go on with another producer id; InitProducerId tells which.
+#: they continue with another producer id; InitProducerId returns that.
 _COORDINATORS_EPOCH = 32_767
 
 
@@ -199,10 +199,10 @@ class TransactionMachine:
     # Events of the application.
 
     def initialize(self) -> Step:
-        """Take the transactional id: whoever had it is fenced, and what it had open is aborted.
+        """Take over the transactional id: fence its last producer, and abort its open transaction.
 
-        Also the way on after FENCED and FAILED. Whether a fenced producer may take its id back is
-        the owner's to know: not if another process has it for good reason.
+        Also the way to continue after FENCED and FAILED. The owner decides whether a fenced
+        producer may take its id back: not if another process is meant to have it.
         """
         if self._transaction is not None:
             raise RuntimeError(f"transaction {self._transaction.handle} has not ended")
@@ -219,7 +219,7 @@ class TransactionMachine:
         return self._step()
 
     def begin(self) -> int:
-        """Begin a transaction, and return its handle. Nothing is sent yet.
+        """Start a transaction, and return its handle. Nothing is sent yet.
 
         Raises
         ------
@@ -286,9 +286,9 @@ class TransactionMachine:
     def announce(
         self, transaction: int, partitions: Iterable[TopicPartition], group_id: str | None = None
     ) -> Step:
-        """Have the coordinator know early of partitions, and of a group.
+        """Announce partitions, and a group, to the coordinator.
 
-        Whoever describes the transaction then sees that it is about them. With transactions v1
+        DescribeTransactions then lists the partitions. With transactions v1
         this also saves their way at the commit. With v2 a group need not join, and partitions are
         announced once a record of the transaction is written; a commit that comes before does
         without.
@@ -660,7 +660,7 @@ class TransactionMachine:
         yield from self._questions_due()
 
     def _decide_locally(self) -> None:
-        """End a transaction that brokers know nothing of, or that nobody can tell of."""
+        """End a transaction of which no broker was sent anything, or which cannot be resolved."""
         current = self._transaction
         if current is None:
             return

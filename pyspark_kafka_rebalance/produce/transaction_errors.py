@@ -5,8 +5,8 @@ client does, ``TransactionCoordinator``, ``AddPartitionsToTxnManager``, ``Produc
 ``GroupMetadataManager`` of the broker say which codes can come. Where this table differs from the
 Java client, a comment says why.
 
-The table knows one answer. What a refusal of EndTxn means also depends on the copies that were sent
-before: see `refused_commit`.
+The table has one verdict for each answer. What a refusal of EndTxn means also depends on the copies
+that were sent before: see `refused_commit`.
 """
 
 from __future__ import annotations
@@ -107,25 +107,25 @@ class Verdict(enum.IntEnum):
     #: Look up the coordinator or the leader, then send it again. A coordinator that moves may have
     #: written what it refused: an EndTxn is in doubt until another copy is answered.
     RETRY_ELSEWHERE = 2
-    #: The transaction cannot commit. The producer's epoch may go on.
+    #: The transaction cannot commit. The next one may use the same epoch.
     ABORT = 3
     #: The transaction cannot commit, and the next one needs a new epoch.
     NEW_EPOCH = 4
     #: The epoch is not the current one: another producer took the transactional id over, or the
-    #: coordinator aborted the transaction for its timeout. They look the same from here.
+    #: coordinator aborted the transaction for its timeout. The producer cannot distinguish them.
     FENCED = 5
     #: No transaction of this producer can commit, and waiting does not help.
     FATAL = 6
 
 
 class Outcome(enum.Enum):
-    """What a transaction became."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     #: A copy of its EndTxn(commit) went unanswered or was refused by a coordinator that moved, a
     #: later one was refused because the epoch is not current any more, its records are deleted or
-    #: forbidden to read, and the group's offsets do not tell.
+    #: may not be read, and the group's offsets do not show it.
     NOT_KNOWABLE = "not knowable"
 
 
@@ -204,7 +204,7 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         _E.TRANSACTION_ABORTABLE: Verdict.RETRY,
         _E.INVALID_TRANSACTION_TIMEOUT: Verdict.FATAL,
         # Also where the coordinator fenced with the last epoch: without an expected epoch, as
-        # `TransactionMachine.initialize` asks, it goes on with another producer id.
+        # `TransactionMachine.initialize` asks, it continues with another producer id.
         _E.UNKNOWN_SERVER_ERROR: Verdict.FATAL,
     },
     AddPartitionsToTxn: {
@@ -271,7 +271,7 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         _E.INCONSISTENT_TOPIC_ID: Verdict.RETRY_ELSEWHERE,
         # `TransactionMachine` tries again where an earlier batch of the partition is not there.
         _E.OUT_OF_ORDER_SEQUENCE_NUMBER: Verdict.NEW_EPOCH,
-        # A leader cannot tell who is to blame (KIP-588): EndTxn(abort) finds out.
+        # A leader does not distinguish the causes (KIP-588): EndTxn(abort) finds out.
         _E.INVALID_PRODUCER_EPOCH: Verdict.NEW_EPOCH,
         _E.TRANSACTION_ABORTABLE: Verdict.NEW_EPOCH,
         _E.MESSAGE_TOO_LARGE: Verdict.NEW_EPOCH,
@@ -311,7 +311,7 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         _E.CORRUPT_MESSAGE: Verdict.FATAL,
         _E.UNKNOWN_SERVER_ERROR: Verdict.RETRY,
         _E.OFFSET_OUT_OF_RANGE: Verdict.FATAL,
-        _E.UNKNOWN_TOPIC_OR_PARTITION: Verdict.FATAL,  # another partition may tell
+        _E.UNKNOWN_TOPIC_OR_PARTITION: Verdict.FATAL,  # another partition may show it
         _E.UNKNOWN_TOPIC_ID: Verdict.FATAL,
         _E.TOPIC_AUTHORIZATION_FAILED: Verdict.FATAL,
     },
@@ -367,7 +367,7 @@ def refused_commit(verdict: Verdict, other_copies: bool) -> Outcome | None:
     verdict : Verdict
         One of those for good.
     other_copies : bool
-        Whether another copy was sent, whatever came of it.
+        Whether another copy was sent, answered or not.
 
     Returns
     -------
@@ -395,7 +395,7 @@ def outcome_by_offsets(
     Returns
     -------
     Outcome or None
-        None if this offset does not tell.
+        None if this offset does not show it.
     """
     was = None if before is None else _position(before)
     now = (-1, "") if found is None else _position(found)

@@ -1,6 +1,6 @@
 """AsyncProducerGroup: ProducerGroup for asyncio.
 
-Calls that may wait run on a thread of its own, in the order in which they begin. A record of a
+Calls that may wait run on a thread of its own, in the order in which they were made. A record of a
 source partition that is already in the open transaction is sent on the event loop itself, which
 takes some microseconds and never waits.
 
@@ -10,9 +10,9 @@ Invariants:
  3. No record overtakes another: none is sent on the event loop while an earlier call waits for the
     thread. A poll does not hold up records; it ends early for the other calls.
  4. A call without a handle is made when its coroutine is: ``group.send(...)``. If it was made
-    before its user was told of an abort, it is refused.
- 5. A TransactionAbortedError that nobody hears, because the wait for it was cancelled, is raised
-    again by the next call without a handle.
+    before a TransactionAbortedError was raised, it is refused.
+ 5. A TransactionAbortedError that reaches no caller, because the wait for it was cancelled, is
+    raised again by the next call without a handle.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class AsyncProducerGroup:
                 await group.send("rows", row.value, row.key, source_partition=table)
                 await group.commit_transaction({table: row.change})
 
-    So it is for one task. Several that send in one transaction share its handle::
+    This form is for one task. Several tasks share the handle of a transaction::
 
         async with group.transaction() as transaction:
             await asyncio.gather(*(read(table, transaction) for table in tables))
 
-    Records are sent in the order in which the calls begin, even with ``gather`` and
+    Records are sent in the order in which the calls start, even with ``gather`` and
     ``create_task``.
 
     Parameters
@@ -136,7 +136,7 @@ class AsyncProducerGroup:
             error = None if polling.cancelled() else polling.exception()
             if not (self._poll_is_left and isinstance(error, TransactionAbortedError)):
                 return polling.result()
-            # The next call without a handle is told of it; that may be another poll.
+            # The next call without a handle raises it; that may be another poll.
 
     def send(
         self,
@@ -162,7 +162,7 @@ class AsyncProducerGroup:
         return self._in_turn(None, lambda: self._group.send_batch(topic, data, **rows))
 
     def transaction(self) -> AsyncGroupTransaction:
-        """A transaction with a handle: ``async with`` begins it, and commits or aborts it."""
+        """A transaction with a handle: ``async with`` starts it, and commits or aborts it."""
         return AsyncGroupTransaction(self)
 
     def commit_transaction(
@@ -172,7 +172,7 @@ class AsyncProducerGroup:
         return self._in_turn(None, self._group.commit_transaction, restart_points)
 
     def abort_transaction(self) -> Coroutine[Any, Any, dict[int, str | None]]:
-        """Abort what was sent since the last commit; return where to go on."""
+        """Abort what was sent since the last commit; return the restart points."""
         return self._in_turn(None, self._group.abort_transaction)
 
     def alive(self) -> Coroutine[Any, Any, None]:
@@ -187,8 +187,8 @@ class AsyncProducerGroup:
         """Leave the group, so that others take over at once; idempotent.
 
         Calls under way may wait for brokers during half of the time. Only a ``subscribe`` or
-        ``grow`` that has found no broker to connect to goes on until its own timeout; the group is
-        left then.
+        ``grow`` that has found no broker to connect to continues until its own timeout; the member
+        leaves the group then.
         """
         timeout_s = timeout_ms / 1000
         if self._closing is None:
@@ -293,7 +293,7 @@ class AsyncProducerGroup:
         if self._polling is not None:
             self._group.wakeup()
         try:
-            # Shielded: a call that has begun goes on; a commit that nobody awaits still commits.
+            # Shielded: a call that has started continues; a commit that is not awaited commits.
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             if handle is None:
@@ -301,7 +301,7 @@ class AsyncProducerGroup:
             raise
 
     def _unheard(self, submitted: Future[Any]) -> None:
-        """Nobody waits for this call any more: what it was told, the next call is told."""
+        """This call is not awaited any more: the next call raises its TransactionAbortedError."""
         error = None if submitted.cancelled() else submitted.exception()
         if isinstance(error, TransactionAbortedError):
             self._group._transactions.tell_again(error.reason)

@@ -39,7 +39,7 @@ class Boundaries:
         self.records = 0
 
     def begin(self, clock: Callable[[], float]) -> None:
-        """Note that the transaction has begun; idempotent."""
+        """Note that the transaction has started; idempotent."""
         if self._due_at is None and self._interval_s is not None:
             self._due_at = clock() + self._interval_s
 
@@ -50,7 +50,7 @@ class Boundaries:
         clock: Callable[[], float],
         records: int = 1,
     ) -> None:
-        """Note records of these source partitions; reading goes on at ``point`` after them."""
+        """Note records of these source partitions; ``point`` is the restart point after them."""
         self.begin(clock)
         self.records += records
         for p in partitions:

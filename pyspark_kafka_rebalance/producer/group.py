@@ -91,8 +91,8 @@ class ProducerGroup(GroupStatus):
         partition for each source partition.
     commit_interval_ms, commit_records : int, optional
         Commit automatically this long after a transaction's first record, or after this many
-        records. The commit happens in ``send``, ``poll`` or ``alive``, once the last record of each
-        source partition came with its restart point.
+        records. The commit happens in ``send``, ``send_batch``, ``poll`` or ``alive``, once the
+        last record of each source partition came with its restart point.
     transaction_timeout_ms : int, optional
         The broker aborts an open transaction after this long. Default 60,000, or twice the session
         timeout if that is longer.
@@ -143,7 +143,7 @@ class ProducerGroup(GroupStatus):
         Parameters
         ----------
         listener : ProducerRebalanceListener, optional
-            Told of all changes, including those of this call, on the calling thread.
+            Called for all changes, including those of this call, on the calling thread.
         timeout_ms : float, optional
             Wait at most this long; by default only the conditions above end the wait.
 
@@ -227,7 +227,7 @@ class ProducerGroup(GroupStatus):
         timestamp_ms: int | None = None,
         future: bool = False,
     ) -> Future[RecordPosition] | None:
-        """Send a record in the open transaction; the first record begins it.
+        """Send a record in the open transaction; the first record starts it.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class ProducerGroup(GroupStatus):
         source_partition : int, optional
             Where the record was read from; by default it is a record of every owned one.
         restart_point : str, optional
-            Where to go on reading that source partition once everything up to this record is
+            Where to continue reading that source partition once everything up to this record is
             committed. For automatic commits, and ``commit_transaction`` without arguments.
         future : bool
             Whether to return a future of the record's position in the log. The commit waits for
@@ -251,7 +251,7 @@ class ProducerGroup(GroupStatus):
         Raises
         ------
         PartitionsLostError
-            The source partition is not owned (any more); the transaction goes on without it.
+            The source partition is not owned (any more); the transaction continues without it.
         TransactionAbortedError
             The transaction was aborted: go back to the restart points.
         """
@@ -300,7 +300,7 @@ class ProducerGroup(GroupStatus):
         restart_point: str | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Send the rows of Arrow data in the open transaction; the first record begins it.
+        """Send the rows of Arrow data in the open transaction; the first record starts it.
 
         Serializers do not apply.
 
@@ -311,14 +311,14 @@ class ProducerGroup(GroupStatus):
             Columns ``value``, and as far as given ``key``, ``headers``, ``timestamp``,
             ``partition``: see `produce.encoder.arrow_rows`.
         source_partition, restart_point : int, str, optional
-            As for ``send``; reading goes on at ``restart_point`` after the last row.
+            As for ``send``; ``restart_point`` is where to continue after the last row.
         timestamp_ms : int, optional
             Of rows without a timestamp; by default the time of the call. Milliseconds.
 
         Raises
         ------
         TypeError, ValueError, RecordTooLargeError
-            A row is not as it should be. The transaction is aborted, since it may have a part of
+            A column or row is not allowed. The transaction is aborted, since it may have a part of
             the rows; the next call raises TransactionAbortedError.
         PartitionsLostError, TransactionAbortedError
             As ``send``.
@@ -326,11 +326,11 @@ class ProducerGroup(GroupStatus):
         self._send_batch_in(None, topic, data, source_partition, restart_point, timestamp_ms)
 
     def transaction(self) -> GroupTransaction:
-        """Begin a transaction with a handle, for several threads that send in it.
+        """Start a transaction with a handle, for several threads that send in it.
 
         As a context manager it is committed at the end, with the restart points given to its
         ``send``; an exception aborts it. Until it has ended, calls without a handle that send,
-        commit or abort raise IllegalStateError. Automatic commits do not concern it.
+        commit or abort raise IllegalStateError. It is never committed automatically.
 
         Raises
         ------
@@ -345,8 +345,8 @@ class ProducerGroup(GroupStatus):
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
         """Commit the records sent since the last commit and the restart points, as one.
 
-        Both are committed, or neither is. This holds even if the process was suspended and another
-        member has taken over meanwhile.
+        Both are committed, or neither is, even if the process was suspended and another member has
+        taken over in the meantime.
 
         Parameters
         ----------
@@ -362,13 +362,13 @@ class ProducerGroup(GroupStatus):
         PartitionsLostError
             A restart point is for a source partition that is not owned; the transaction stays open.
         TransactionAbortedError
-            Nothing was committed; or, if the text says so, it is not known whether it was. Its
-            ``restart_points`` say where to go on.
+            Nothing was committed; or, if the text says so, it is not known whether it was. Continue
+            at its ``restart_points``.
         """
         self._commit_in(None, restart_points)
 
     def abort_transaction(self) -> dict[int, str | None]:
-        """Abort the records sent since the last commit; return where to go on."""
+        """Abort the records sent since the last commit; return the restart points."""
         return self._abort_in(None)
 
     def alive(self) -> None:
@@ -387,7 +387,7 @@ class ProducerGroup(GroupStatus):
     def grow(self, source_partition_count: int) -> None:
         """Say that the source has more partitions now; call it on every member, in any order.
 
-        A member that is assigned partitions it does not know of fails after the session timeout.
+        A member that is assigned partitions beyond its number fails after the session timeout.
 
         Raises
         ------
@@ -541,7 +541,7 @@ class ProducerGroup(GroupStatus):
     def _end_by(self, timeout_ms: float) -> None:
         """Have the calls under way wait for brokers this long at most; any thread.
 
-        Call ``close`` next: no transaction can be begun any more.
+        Call ``close`` next: no transaction can be started any more.
         """
         self._transactions.end_by(time.monotonic() + timeout_ms / 1000)
         self.wakeup()
@@ -599,11 +599,10 @@ class ProducerGroup(GroupStatus):
 
 
 class GroupTransaction:
-    """A transaction of a ``ProducerGroup``, which its callers name.
+    """A transaction of a ``ProducerGroup``, as a handle that several threads may share.
 
-    Each call on it raises TransactionAbortedError once it has ended, whatever ended it and whoever
-    calls: so several threads may send in it, and none of them behind a gap. Use it as a context
-    manager: see ``ProducerGroup.transaction``.
+    Each call on it raises TransactionAbortedError once it has ended, so no thread sends behind
+    records that were aborted. Use it as a context manager: see ``ProducerGroup.transaction``.
     """
 
     def __init__(self, group: ProducerGroup, handle: Handle) -> None:
@@ -681,7 +680,7 @@ class GroupTransaction:
         self._is_done = True
 
     def abort(self) -> dict[int, str | None]:
-        """Abort, and end; return where to go on."""
+        """Abort, and end; return the restart points."""
         points = self._group._abort_in(self._handle)
         self._is_done = True
         return points

@@ -2,9 +2,9 @@
 
 They are set in a transaction like a member's: the records, and an offset of the group that only a
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
-member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
-Brokers before Kafka 3.3 accept such an offset from no group, or from any. There the group is
-described once the offset is accepted: whoever joins after that waits.
+member that joins in the meantime waits for the transaction to end before it reads
+(``take_overs.py``). Brokers before Kafka 3.3 accept such an offset from no group, or from any.
+There the group is described once the offset is accepted: a member that joins after that waits.
 
 A former member may have left a transaction open. If the group has already accepted its offsets, it
 could still be committed, and its records would become visible behind the new restart points. So it
@@ -197,7 +197,7 @@ class StoredPoints:
         return before
 
     def _fence_last_owners(self, others: OtherTransactions, points: Collection[int]) -> None:
-        """End whatever those have open whom the group's offsets name, without looking first."""
+        """Fence the producers that the group's offsets name, with or without a transaction."""
         admin = admin_client(self._client_config)
         try:
             asked = [TopicPartition(self.topic, p) for p in points]
@@ -229,7 +229,7 @@ class StoredPoints:
             "max_request_size": MAX_BYTES + OVERHEAD_BYTES,
         }
         offsets = {
-            # Where a member begins to look: at the record of the previous restart point.
+            # A member searches from there: the record of the previous restart point.
             TopicPartition(self.topic, p): Offset(
                 0 if (point := before[p]) is None else point.offset, transactional_id
             )

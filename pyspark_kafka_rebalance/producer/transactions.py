@@ -5,19 +5,19 @@ transaction. All of them hold ``lock``, which is taken before the membership's l
 
 Who means which transaction:
 
-1. A call on a handle means the handle's. Once that has ended, the call raises
-   TransactionAbortedError, whoever makes it and whenever.
-2. A call without a handle means the transaction of the one user. If that is aborted against the
-   user's will, the user is told once, by the next call: what was sent since the last commit is
-   gone, and it must go back to its restart points.
-3. Calls that the user made before it was told, and that run later (an event loop queues them), are
+1. A call on a handle means the handle's. Once that has ended, each such call raises
+   TransactionAbortedError.
+2. A call without a handle means the transaction of the one user. If that is aborted and the user
+   did not ask for it, the next call without a handle raises TransactionAbortedError, once: what was
+   sent since the last commit is lost, and the user continues at the restart points.
+3. Calls that the user made before that error, and that run later (an event loop queues them), are
    refused, too.
 4. A poll means no transaction: it tells the one user alone.
 5. A call that waits for brokers holds ``lock``. An abort does not wait for it: ``interrupt`` ends
    the producer's transaction first, without the lock, so that the call returns.
 
-Longer than other modules: each call looks at the membership, the producer and what has ended under
-one lock, in an order that is easier to check in one place.
+Longer than other modules: each call checks the membership, the producer and what has ended under
+one lock, in an order that is easier to verify in one place.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Transactions:
     rates : Rates
         What was committed.
     tellings : int
-        How often the one user was told of an abort. Takes no lock.
+        How often a call without a handle has raised TransactionAbortedError. Takes no lock.
     made : float
         ``tellings`` when the call was made that runs now.
     observer : ProducerObserver or None
@@ -197,7 +197,7 @@ class Transactions:
         TransactionAbortedError
             The transaction was aborted since the last call, or by this one.
         PartitionsLostError
-            The source partition is not owned; the transaction goes on.
+            The source partition is not owned; the transaction continues.
         """
         if restart_point is not None:
             check(restart_point)
@@ -294,7 +294,7 @@ class Transactions:
         TransactionAbortedError, PartitionsLostError
             As ``send``.
         TypeError, ValueError, RecordTooLargeError
-            A row is not as it should be. The transaction is aborted, since it may have a part of
+            A column or row is not allowed. The transaction is aborted, since it may have a part of
             the rows.
         """
         if restart_point is not None:
@@ -456,7 +456,7 @@ class Transactions:
             self._interrupt(transaction, doomed)
 
     def tell_again(self, reason: str) -> None:
-        """Nobody has heard the TransactionAbortedError that a call without a handle raised."""
+        """The TransactionAbortedError of a call without a handle has reached no caller."""
         self._untold = reason
 
     def abort_doomed(self) -> None:
@@ -473,9 +473,9 @@ class Transactions:
             self.lock.release()
 
     def raise_aborted(self) -> None:
-        """Raise TransactionAbortedError if the one user is still to be told of an abort.
+        """Raise TransactionAbortedError if an abort was not reported to the one user yet.
 
-        Aborts a doomed transaction first, whose ever it is.
+        Aborts a doomed transaction first, with a handle or without.
         """
         if self.membership.ownership.doomed is None and self._untold is None:
             return
@@ -550,13 +550,13 @@ class Transactions:
         reason = self._untold
         if reason is not None:
             if self._handle is None and self._is_begun():
-                self._abort(reason)  # it goes on behind what was aborted
+                self._abort(reason)  # its records come behind aborted ones
             raise self._told_of(reason)
         if made < self.tellings:
             raise self._error(self._told)
 
     def _told_of(self, reason: str) -> TransactionAbortedError:
-        """The error that tells the one user."""
+        """The error for the one user; it counts as reported."""
         self._untold, self._told = None, reason
         self.tellings += 1
         return self._error(reason)
@@ -583,7 +583,7 @@ class Transactions:
             return self.membership.ownership.touched is not None
 
     def _opened_for(self, source_partition: int | None) -> Collection[int]:
-        """Begin the transaction if there is none, and add these source partitions to it."""
+        """Start the transaction if there is none, and add these source partitions to it."""
         membership = self.membership
         with membership.changed:
             owned = membership.ownership.restart_points
@@ -708,7 +708,7 @@ class Transactions:
             return TransactionAbortedError(reason, self.membership.ownership.restart_points)
 
     def _abort(self, reason: str) -> None:
-        """Abort the transaction; its handle says so, or the one user is to be told."""
+        """Abort the transaction; its handle's calls report it, or the one user's next call."""
         if self._handle is not None:
             self._end_handle(reason)
         else:

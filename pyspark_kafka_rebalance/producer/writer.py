@@ -1,8 +1,8 @@
 """Writer: the Kafka producer of a member, and its open transaction.
 
-The producer is made when the first transaction begins, and made again only if it cannot send
-anything any more. When it is fenced, or the broker has ended its transaction, it takes its
-transactional id back before the next one begins.
+The producer is made by ``connect``, and made again only if it cannot send anything any more. When
+it is fenced, or the broker has ended its transaction, it takes its transactional id back before the
+next one starts.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Writer:
         _initialize(self._connected())
 
     def begin(self) -> Transaction:
-        """Begin a transaction, and return it; raises as ``connect``."""
+        """Start a transaction, and return it; raises as ``connect``."""
         producer = self._connected()
         if producer.is_refused:
             _initialize(producer)
@@ -88,9 +88,9 @@ class Writer:
         return self.transaction
 
     def announce(self, topic: str, numbers: Collection[int], group_id: str) -> None:
-        """Have whoever takes these partitions over find out that the transaction is about them.
+        """Announce these partitions, so that their next owner sees this transaction and ends it.
 
-        Waits until metadata knows them: the topic may have grown.
+        Waits until metadata has them: the topic may have grown.
         """
         assert self._producer is not None
         assert self.transaction is not None
@@ -121,7 +121,7 @@ class Writer:
         Raises
         ------
         TransactionAbortedError
-            Nothing of it will be seen.
+            It was not committed, and never will be.
         TransactionInDoubtError
             It may have been committed.
         """
@@ -173,7 +173,7 @@ class Writer:
         self._is_torn = True
 
     def abort(self, reason: str, timeout_s: float) -> None:
-        """Abort the open transaction; goes on in the background if that takes longer."""
+        """Abort the open transaction; continues in the background if that takes longer."""
         transaction, self.transaction = self.transaction, None
         if transaction is None:
             return
@@ -215,7 +215,7 @@ class Writer:
             self._refuse_at_the_end()
             producer = Producer(**self._config)
             try:
-                self._refuse_at_the_end()  # end_by may have been called meanwhile
+                self._refuse_at_the_end()  # end_by may have been called in the meantime
             except kafka_errors.IllegalStateError:
                 producer.close(0)
                 raise

@@ -1,7 +1,7 @@
 """Aborts one transaction, after a confirmation, and says what was done.
 
-What was shown may have ended before the confirmation, and another transaction have begun: it is
-then left alone.
+The transaction that was shown may have ended before the confirmation, and another one started: that
+one is not aborted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def abort(look: TransactionsLook, given: argparse.Namespace) -> None:
     Raises
     ------
     NotAbortedError
-        It must not be aborted in this way, has ended in the meantime, or nobody confirmed it.
+        It must not be aborted in this way, has ended in the meantime, or was not confirmed.
     UnknownTransactionError
         There is no such transaction.
     """

@@ -1,6 +1,6 @@
 """Requests the state of transactions from the brokers, and has one aborted.
 
-A look writes nothing. It needs DESCRIBE on transactional ids and topics, and READ on the topics for
+Reading needs DESCRIBE on transactional ids and topics, and READ on the topics for
 the producers in them. Brokers leave out transactional ids without DESCRIBE and do not say so.
 """
 
@@ -72,7 +72,7 @@ class Filters:
 
 
 class TransactionsLook:
-    """Looks at the transactions of a cluster; a context manager.
+    """Reads the transactions of a cluster, and aborts one; a context manager.
 
     Parameters
     ----------
@@ -113,11 +113,11 @@ class TransactionsLook:
         return self._asked(lambda admin: _listing(admin, filters))
 
     def of_id(self, transactional_id: str) -> Report:
-        """Look at one transactional id. Raises UnknownTransactionError, or as :meth:`listing`."""
+        """Describe one transactional id. Raises UnknownTransactionError, or as :meth:`listing`."""
         return self._asked(lambda admin: _of_id(admin, transactional_id))
 
     def of_topics(self, topics: Sequence[str], numbers: Collection[int] = ()) -> Report:
-        """Look at the partitions of topics: all, or those of these numbers.
+        """Describe the partitions of topics: all, or those of these numbers.
 
         Raises UnknownTransactionError if there is no such topic or partition, or as
         :meth:`listing`.

@@ -1,7 +1,7 @@
 """Which transaction holds which readers back, from what coordinators and leaders answer. Pure.
 
-A coordinator knows a transaction by its transactional id: state, epoch, start, partitions. A
-partition's leader knows the producer ids with an open transaction in its log, and where each began.
+A coordinator has a transaction by its transactional id: state, epoch, start, partitions. A
+partition's leader has the producer ids with an open transaction in its log, and where each starts.
 A reader with ``read_committed`` stops at the lowest of these offsets, the last stable offset.
 """
 
@@ -23,7 +23,7 @@ DECIDED = {
 OPEN_STATES = (ONGOING, *DECIDED)
 STATES = (*OPEN_STATES, "Empty", "CompleteCommit", "CompleteAbort", "Dead")
 
-#: Coordinators look for transactions past their timeout this often, unless configured otherwise
+#: Coordinators check for transactions past their timeout this often, unless configured otherwise
 #: (``transaction.abort.timed.out.transaction.cleanup.interval.ms``).
 _CLEANUP_INTERVAL_S = 10.0
 
@@ -50,7 +50,7 @@ class Transaction:
     timeout_s : float or None
         How long a transaction may be open, in seconds.
     started : float or None
-        When the transaction began, in seconds since 1970 by the coordinator's clock.
+        When the transaction started, in seconds since 1970 by the coordinator's clock.
     partitions : frozenset of TopicPartition
         Those in the transaction; once it is decided, those that still lack their marker.
     """
@@ -132,7 +132,7 @@ class Hold:
     log : Log
         Its offsets.
     writer : Writer or None
-        What the leader has of the transaction; None if it has nothing, which holds nobody back.
+        What the leader has of the transaction; None if it has nothing, so no reader waits.
     transaction : Transaction or None
         What the coordinator has of it; None if no coordinator has it, or its answer is missing.
     is_hanging : bool

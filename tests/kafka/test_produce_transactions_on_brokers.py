@@ -18,7 +18,7 @@ from kafka.protocol.producer import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka.structs import TopicPartition
+from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from producer_groups import read_committed
 from written import (
     ENDS_SOON,
@@ -201,6 +201,24 @@ def test_offsets_are_committed_with_the_records(
         with producer.transaction() as alone:
             alone.send_offsets(metadata_of(member), {where: Offset(8)})
         assert committed(cluster, group_id, where) == 8
+
+
+def test_offsets_and_member_in_the_classes_of_a_consumer(
+    cluster: LocalKafka, rows: str, group_id: str, producer: Producer, protocol: str
+) -> None:
+    where = TopicPartition(rows, 0)
+    with member_of(cluster, group_id, rows, protocol) as member:
+        before = {where: OffsetAndMetadata(-1, None, None)}
+        with producer.transaction() as one:
+            one.send(rows, b"a")
+            one.send_offsets(member.group_metadata(), {where: OffsetAndMetadata(7, "m")}, before)
+        assert committed(cluster, group_id, where) == 7
+        with producer.transaction() as two:
+            two.send_offsets(member.group_metadata(), {where: OffsetAndMetadata(8, None, None)})
+        assert committed(cluster, group_id, where) == 8
+    nobody = ConsumerGroupMetadata(group_id, -1, "", None)
+    with pytest.raises(ValueError, match="without a member's generation"):
+        producer.transaction().send_offsets(nobody, {where: OffsetAndMetadata(9)})
 
 
 def test_the_group_fences_a_generation_that_is_past(

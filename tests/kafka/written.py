@@ -66,7 +66,12 @@ def metadata_of(consumer: DeferredRevokeConsumer) -> GroupMetadata:
 
 
 def committed(cluster: LocalKafka, group_id: str, partition: TopicPartition) -> int | None:
-    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap_servers, group_id=group_id)
+    """The group's offset; waits for a transaction whose markers are not written yet."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=group_id,
+        isolation_level="read_committed",
+    )
     try:
         found: int | None = consumer.committed(partition)
         return found

@@ -33,7 +33,7 @@ class ArrowEncoder:
         How many partitions the topic has.
     settings : EncoderSettings, optional
     sticky : StickyPartition, optional
-        To share the sticky partition with whoever else writes to the topic.
+        To share the sticky partition with other encoders of the topic.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ArrowEncoder:
         return self._encoder.open_bytes
 
     def set_partitions(self, partitions: int) -> None:
-        """Take over that the topic has grown; ``sticky`` is set by whoever owns it."""
+        """Set the number of partitions; the owner of ``sticky`` sets that."""
         self._partitions = partitions
 
     def encode(
@@ -90,7 +90,7 @@ class ArrowEncoder:
         RecordTooLargeError
             A record is larger than ``max_request_bytes``.
         TypeError, ValueError
-            A column, a partition or a header is not as it should be.
+            A column, a partition or a header is not allowed.
         """
         chunks = arrow_rows(data)
         for chunk in chunks:

@@ -1,7 +1,7 @@
 """The header of a record batch: sealed when the batch is closed, stamped when its sender is known.
 
-A batch can be built before anybody knows which producer will send it, in which epoch and with
-which sequence number. These fields are under the batch's CRC, so a stamp changes both.
+A batch is built before its producer id, epoch and sequence number are known. These fields are under
+the batch's CRC, so a stamp changes both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stamp(NamedTuple):
 
 
 def open_header(records: int, base_timestamp: int, max_timestamp: int) -> bytes:
-    """Return the header of a batch that nobody has sealed or stamped.
+    """Return the header of a batch that is not sealed or stamped.
 
     Parameters
     ----------

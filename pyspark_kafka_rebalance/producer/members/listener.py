@@ -8,7 +8,7 @@ from .ownership import ProducerEvents
 
 
 class ProducerRebalanceListener:
-    """Told of changes in what a producer owns, within its own calls; override what you need."""
+    """Called within the producer's own calls when its source partitions change; override it."""
 
     def on_partitions_assigned(self, restart_points: dict[int, str | None]) -> None:
         """You own these source partitions now: read each from its restart point on."""
@@ -24,7 +24,7 @@ class ProducerRebalanceListener:
 
 
 def tell(listener: Any, events: ProducerEvents) -> None:
-    """Call the listener for these events: first for what is gone."""
+    """Call the listener for these events: first for the partitions that are not owned any more."""
     if events.lost:
         listener.on_partitions_lost(events.lost)
     if events.revoked:

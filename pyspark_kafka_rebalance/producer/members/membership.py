@@ -69,8 +69,8 @@ class ProducerMembership:
     options : ProducerOptions
         The producer's options.
     abort_doomed : callable
-        Called on the take-over thread: aborts the open transaction if it is doomed and nobody is
-        using it.
+        Called on the take-over thread: aborts the open transaction if it is doomed and no call
+        uses it.
     ticked : callable
         Called on the pump's thread, about fifty times a second.
 
@@ -83,7 +83,7 @@ class ProducerMembership:
     ownership : SourceOwnership
         What is owned.
     record_offsets : dict of int to int
-        The offset from which to look for each restart point; written by a take-over, then by
+        The offset from which to search for each restart point; written by a take-over, then by
         commits.
     """
 
@@ -189,7 +189,7 @@ class ProducerMembership:
             )
 
     def wake(self) -> None:
-        """Have the pump and the take-overs look at a change."""
+        """Wake the pump and the take-overs after a change."""
         self._pump.wake()
         self._taker.wake()
 

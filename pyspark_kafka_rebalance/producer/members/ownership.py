@@ -6,10 +6,10 @@ A source partition has these phases; the group has assigned it in all of them::
                  \\________________/
 
 ``reading``: its restart point is being read. ``ready``: it has been read, and the next turn assigns
-the partition to the application. ``given up``: the application has been told of the revoke, or was
-never told of the assignment; the group may have it back. A turn is a call of the application in
-which ownership may change: ``poll``, ``alive``, the end of a transaction. A turn *tells* if the
-call returns the events, or a listener hears them.
+the partition to the application. ``given up``: the revoke was reported to the application, or the
+assignment never was; the group may have it back. A turn is a call of the application in which
+ownership may change: ``poll``, ``alive``, the end of a transaction. A turn *reports* if the call
+returns the events, or a listener is called.
 
 Invariants:
  1. Records are sent and restart points committed only for owned partitions. A partition becomes
@@ -19,15 +19,15 @@ Invariants:
     commit is already under way, it is not offered to the group again; the broker decides what the
     group has accepted before.
  4. A restart point moves only with a committed transaction.
- 5. The application is told once of each step of a partition: assigned, then either revoked or lost.
-    If a lost partition is assigned again, the turn after tells that.
- 6. A partition that is gone and comes back is owned again in a turn that tells both, or after a
-    turn that told that it is gone. Otherwise the application would go on from where it was.
+ 5. Each step of a partition is reported once: assigned, then either revoked or lost. If a lost
+    partition is assigned again, the turn after reports that.
+ 6. A partition that was taken away and comes back is owned again in a turn that reports both, or
+    after a turn that reported the first. Otherwise the application would continue where it was.
  7. A restart point changes nothing if a loss or a release has overtaken its reading.
  8. The restart point of a partition that the transaction touches is not read before the transaction
     has ended. A partition that was lost and is assigned to the same member again may have a commit
-    on its way; the group still accepts that, because to the group the member was never gone. A
-    restart point read before that would be old.
+    on its way; the group still accepts that, because the group never missed the member. A restart
+    point read before that would be old.
 
 One thread at a time calls the methods; the owner has a lock.
 """
@@ -52,7 +52,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True)
 class ProducerEvents:
-    """The changes since the application was told last: first lost and revoked, then assigned.
+    """The changes since the last report: first lost and revoked, then assigned.
 
     Attributes
     ----------
@@ -61,9 +61,9 @@ class ProducerEvents:
     to_be_revoked : frozenset of int
         Source partitions whose revoke waits for the open transaction, which has records of theirs.
     revoked : frozenset of int
-        No longer owned. Forget what was read of them and not sent.
+        No longer owned. Forget the rows that were read of them and not sent.
     lost : frozenset of int
-        Likewise; the group has gone on without this member. An open transaction with records of
+        Likewise; the group has continued without this member. An open transaction with records of
         theirs is aborted.
     """
 
@@ -108,7 +108,7 @@ class SourceOwnership:
     Parameters
     ----------
     source_partition_count : int
-        The application is told of no partition from this number on before the source grows.
+        No partition from this number on is reported before the source grows.
 
     Attributes
     ----------

@@ -4,17 +4,18 @@ Outline of a round, for all source partitions that wait:
 
 1. Who owned it last? The metadata of the group's offset name the owner's transactional id. If that
    producer has an open transaction that touches the source partition, it can never be committed any
-   more. It is aborted (that producer is fenced), so that nobody waits for its timeout.
+   more. It is aborted (that producer is fenced) instead of waiting for its timeout.
 2. Is the group's offset stable? It is unstable while a transaction is undecided that the group
    accepted before the source partition moved (KIP-447). A transaction that was not accepted by then
    never will be. So once the offset is stable, everything that counts is in the log.
 3. Has the last stable offset of the topic's partition reached its high watermark? Markers are
    written only after a transaction is decided.
 4. Read the last restart point, from the group's offset on: that is the offset of an earlier one.
-5. Tell the group who the owner is now.
+5. Commit an offset that names the new owner.
 
-This takes until the last owner's transaction timeout at most, if it cannot be fenced. Whatever is
-not final is asked for again in the next round; what is lost or revoked meanwhile is forgotten.
+This takes until the last owner's transaction timeout at most, if it cannot be fenced. A restart
+point that is not final is requested again in the next round; a partition that is lost or revoked in
+the meantime is dropped.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class TakeOvers:
         Returns the source partitions that wait, each with the number to pass to ``found``.
     found : callable
         Called with a source partition, its number, what was found (None: nothing), and the offset
-        from which to look the next time.
+        from which to search the next time.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class TakeOvers:
 
     def _read(self, waiting: dict[int, int]) -> dict[int, tuple[RestartPoint | None, int]]:
         stable = self._member.stable_offsets(waiting)
-        # In this order: whatever is decided by now is below the end that is fetched next.
+        # In this order: a transaction decided by now is below the end that is fetched next.
         partitions = {p: TopicPartition(self._topic, p) for p in stable}
         ends = self._member.high_watermarks_now(list(partitions.values()), _ASK_MS)
         reached = self._member.end_offsets_now(list(ends), _ASK_MS)
