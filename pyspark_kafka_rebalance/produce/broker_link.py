@@ -83,6 +83,7 @@ class BrokerLink:
         if error is not None and self._error is None:
             self._error = error
             self._delivery.refuse()
+            self._delivery.abandon(error)
             self.changed.notify_all()
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None, waits_for: str) -> None:
@@ -129,7 +130,10 @@ class BrokerLink:
         with self.changed:
             self._closed = True
             self._fail(KafkaRebalanceError("the producer is closed"))
+            resolved = self._delivery.take_resolved()
         self._connections.close()
+        for future, result in resolved:
+            _resolve(future, result)
 
     # Of the I/O thread.
 
@@ -146,6 +150,7 @@ class BrokerLink:
             log.exception("a producer cannot go on")
             with self.changed:
                 self._fail(KafkaRebalanceError(f"the producer cannot go on: {error!r}"))
+                self.wake()
 
     def _take_turn(self) -> None:
         delivery = self._delivery
@@ -156,9 +161,8 @@ class BrokerLink:
             now = time.monotonic()
             delivery.expire(now)
             delivery.close_lingering(now)
-            messages = [
-                (parcel, self._message_of(parcel.requests)) for parcel in delivery.take(now)
-            ]
+            parcels = delivery.take(now) if self._error is None else []
+            messages = [(parcel, self._message_of(parcel.requests)) for parcel in parcels]
             metadata = self._metadata_request(now)
             wake_at = delivery.wake_at(now)
             resolved = delivery.take_resolved()

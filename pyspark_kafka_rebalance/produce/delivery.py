@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -27,14 +27,15 @@ from kafka.structs import TopicPartition
 from ..errors import TransactionAbortedError
 from .encoder.at_once import new_room
 from .encoder.encoded_batch import EncodedBatch
+from .encoder.halves import halves_of
 from .encoder.settings import EncoderSettings
 from .open_batches import OpenBatches
 from .open_transaction import MAX_IN_FLIGHT
 from .outbox import Backoff, Outbox, Parcel
 from .requests import Answer, Produce, Request
 from .topics import Topics
-from .transaction_errors import Outcome, Verdict, verdict_of
-from .transaction_step import Ended, Step
+from .transaction_errors import TOO_LARGE, Outcome, Verdict, verdict_of
+from .transaction_step import Ended, Halved, Step, too_large
 
 if TYPE_CHECKING:
     from .encoder.python_records import Headers
@@ -228,8 +229,11 @@ class Delivery:
             batches = self.open[name] = OpenBatches(
                 name, topic.partitions, self._settings.encoder, topic.available, self.room
             )
-        elif topic.partitions > batches.partitions:
-            batches.grow(topic.partitions, topic.available)
+        elif not batches.encodes and (topic.partitions, topic.available) != (
+            batches.partitions,
+            batches.available,
+        ):
+            batches.follow(topic.partitions, topic.available)
         return batches
 
     def append(
@@ -266,22 +270,27 @@ class Delivery:
         return awaited
 
     def begin_rows(self, batches: OpenBatches) -> None:
-        """Rows are about to be encoded: `OpenBatches.encode`."""
+        """Rows are about to be encoded: `OpenBatches.encode`.
+
+        TransactionAbortedError is raised if the records before them cannot be sent any more.
+        """
         before = batches.size
-        batches.begin_rows()
+        batches.close_for_rows()
         self.used += batches.size - before
         self._add(batches, self._clock())
+        batches.begin_rows()
 
     def end_rows(
         self, transaction: int | None, batches: OpenBatches, full: list[EncodedBatch]
     ) -> None:
         """Rows are encoded; they are dropped if their transaction takes no records any more."""
         before = batches.size
-        batches.end_rows(full, keep=self.accepts == transaction)
+        batches.end_rows(full, keep=self.machine.open_transaction == transaction)
         self.used += batches.size - before
         if batches.opened_at is None:
             batches.opened_at = self._clock()
         self._add(batches, self._clock())
+        self.open_topic(batches.topic)  # what metadata said meanwhile
 
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
@@ -310,18 +319,31 @@ class Delivery:
         self._add(batches, now)
 
     def take_metadata(self, metadata: Any) -> None:
-        """Take a MetadataResponse."""
+        """Take a MetadataResponse.
+
+        What is for partitions that a topic no longer has, as it was created anew, is given up.
+        """
         self.topics.apply(metadata)
         for name in list(self.open):
             self.open_topic(name)
+        for number, batch in list(self._on_their_way.items()):
+            partitions = self.topics.topic(batch.partition.topic).partitions
+            if batch.partition.partition >= partitions and number in self._on_their_way:
+                self.apply(self.machine.expire(number))
 
-    def drop_open(self) -> None:
-        """Forget the open batches: their transaction is aborted."""
+    def abandon(self, error: Exception) -> None:
+        """Give everything up: nothing is sent any more."""
+        self.drop_open(error)
+        for number in list(self._on_their_way):
+            self._settle(number, error)
+
+    def drop_open(self, error: Exception | None = None) -> None:
+        """Forget the open batches; their transaction is aborted, if there is no other error."""
+        error = error or TransactionAbortedError("its records were not sent", {})
         for batches in self.open.values():
             before = batches.size
             batches.drop()
             self.used += batches.size - before
-        error = TransactionAbortedError("its records were not sent", {})
         for awaited in self._awaited.values():
             self._resolved += [(future, error) for _, future in awaited]
         self._awaited.clear()
@@ -409,6 +431,8 @@ class Delivery:
 
     def _carry_out(self, step: Step, now: float) -> None:
         self.look_at_machine()
+        for halved in step.halved:
+            self._halve(halved)
         self._outbox.add(step.requests, now)
         for number in step.delivered:
             self._settle(number, None)
@@ -419,10 +443,31 @@ class Delivery:
 
     def _give_up(self, number: int, code: int, now: float) -> None:
         where = self._on_their_way[number].partition
-        error = kafka_errors.for_code(code)
-        self._settle(number, error(f"{where.topic}-{where.partition}"))
+        text = f"{where.topic}-{where.partition}"
+        if code in TOO_LARGE:
+            text = too_large(where, code)
+        self._settle(number, kafka_errors.for_code(code)(text))
         for request in self._outbox.withdraw(where, number):
             self._carry_out(self.machine.unanswered(request.number, sent=False), now)
+
+    def _halve(self, halved: Halved) -> None:
+        """Put two batches in place of one that was too large; those to come are smaller."""
+        whole = self._on_their_way[halved.batch]
+        halves = halves_of(whole.encoded, halved.records, self._settings.encoder)
+        awaited: list[list[_Awaited]] = [[], []]
+        for n, future in whole.awaited:
+            is_behind = n >= halved.records
+            awaited[is_behind].append((n - halved.records if is_behind else n, future))
+        numbers = (halved.batch, halved.second)
+        for number, encoded, waits in zip(numbers, halves, awaited, strict=True):
+            self._on_their_way[number] = replace(whole, encoded=encoded, awaited=waits)
+            self.used += len(encoded.data)
+        self.used -= len(whole.encoded.data)
+        self._unacknowledged[whole.partition] += 1
+        in_order = sorted(self._on_their_way.items(), key=lambda each: each[1].order)
+        self._on_their_way = dict(in_order)  # by their deadlines
+        if (batches := self.open.get(whole.partition.topic)) is not None:
+            batches.limit(max(each.plain_bytes for each in halves))
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended

@@ -10,8 +10,9 @@ wait: those of their thread may be in there, and come first.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
 from .encoder.at_once import Append, Room, new_appender
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from .encoder.python_records import Headers
-
-
-def slices_of(data: pa.RecordBatch | pa.Table, size: int) -> Iterator[Any]:
-    """The rows in pieces of about this many bytes."""
-    rows = data.num_rows
-    pieces = max(1, -(-data.nbytes // max(size, 1)))
-    step = max(1, -(-rows // pieces))
-    for start in range(0, rows, step):
-        yield data.slice(start, step)
 
 
 class OpenBatches:
@@ -49,6 +41,8 @@ class OpenBatches:
 
     Attributes
     ----------
+    partitions, available : int, list of int
+        As of the last `follow`.
     append_at_once : callable
         See `Appender.append`.
     sticky : StickyPartition
@@ -71,12 +65,15 @@ class OpenBatches:
     ) -> None:
         self.topic = topic
         self.partitions = partitions
+        self.available = available
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
         self._appender = new_appender(room)
         self.append_at_once: Append = self._appender.append
+        self._outdated: set[int] = set()  # the partitions whose builder has other settings
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
+        self._arrow_settings = settings
         self._arrow_bytes = 0
         self.encodes = False
         self.opened_at: float | None = None
@@ -92,9 +89,12 @@ class OpenBatches:
         self._appender.partitions = self.partitions
         self._appender.sticky = self.sticky.partition
 
-    def grow(self, partitions: int, available: list[int]) -> None:
-        """Take over that the topic has more partitions."""
-        self.partitions = partitions
+    def follow(self, partitions: int, available: list[int]) -> None:
+        """Take over how many partitions the topic has now, and which of them have a leader.
+
+        Not while rows are being encoded.
+        """
+        self.partitions, self.available = partitions, available
         self.sticky.set_partitions(partitions, available)
         self._follow_sticky()
         if self._arrow is not None:
@@ -128,6 +128,8 @@ class OpenBatches:
         if not size:
             self._close(partition)
             before = 0
+            if partition not in self._builders:
+                builder = self._new_builder(partition)
             size = builder.append(key, value, headers, timestamp_ms)
         appender = self._appender
         appender.size += size - before
@@ -135,12 +137,27 @@ class OpenBatches:
             self._follow_sticky()
             appender.ready = True
 
+    def limit(self, batch_bytes: int) -> None:
+        """Let batches that begin from now on be no larger: the topic does not take larger ones."""
+        if batch_bytes < self._settings.batch_bytes:
+            self._settings = replace(self._settings, batch_bytes=batch_bytes)
+            self._outdated = set(self._appender.open())
+            for partition in self._builders.keys() - self._outdated:
+                self._forget(partition)
+
+    def close_for_rows(self) -> None:
+        """Close what rows cannot be added to: single records, and rows under other settings."""
+        self.close_records()
+        if self._arrow_bytes and self._arrow_settings is not self._settings:
+            self._close_arrow()
+
     def begin_rows(self) -> None:
-        """Make ready for `encode`; then comes `end_rows`."""
-        if self._arrow is None:
-            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+        """Make ready for `encode`, after `close_for_rows`; then comes `end_rows`."""
+        assert not self._appender.open()
         self._appender.ready = False
-        self._close_builders()
+        if self._arrow is None or self._arrow_settings is not self._settings:
+            self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+            self._arrow_settings = self._settings
         self.encodes = True
 
     def encode(
@@ -172,9 +189,15 @@ class OpenBatches:
         """The number of the last record in its open batch, from 0."""
         return len(self._builders[partition]) - 1
 
+    def close_records(self, but: Container[int] = ()) -> None:
+        """Close the open batches of single records, but those of these partitions."""
+        for partition in self._appender.open():
+            if partition not in but:
+                self._close(partition)
+
     def close(self, but: Container[int] = ()) -> None:
         """Close the open batches, but those of single records in these partitions."""
-        self._close_builders(but)
+        self.close_records(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
         if not self._appender.open():
@@ -196,10 +219,10 @@ class OpenBatches:
         self._appender.know(partition, builder.records)
         return builder
 
-    def _close_builders(self, but: Container[int] = ()) -> None:
-        for partition in self._appender.open():
-            if partition not in but:
-                self._close(partition)
+    def _forget(self, partition: int) -> None:
+        """Have another builder, with the settings of now, for the next record."""
+        del self._builders[partition]
+        self._appender.know(partition, None)
 
     def _close(self, partition: int) -> None:
         builder = self._builders[partition]
@@ -207,6 +230,9 @@ class OpenBatches:
         self.sticky.closed(partition)
         self._follow_sticky()
         self.closed.append(builder.close())
+        if partition in self._outdated:
+            self._outdated.discard(partition)
+            self._forget(partition)
 
     def _close_arrow(self) -> None:
         assert self._arrow is not None

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from kafka import errors as kafka_errors
@@ -29,11 +30,12 @@ from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnection
 from .broker_link import BrokerLink
 from .broker_versions import versions_of
 from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
+from .encoder.arrow_slices import slices_of
 from .encoder.at_once import Append
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
-from .open_batches import OpenBatches, slices_of
+from .open_batches import OpenBatches
 from .open_transaction import MemberNow
 from .producer_settings import ProducerSettings
 from .requests import GroupMetadata, Offset
@@ -153,8 +155,8 @@ class Producer:
             The record is larger than ``max_request_size``.
         kafka.errors.KafkaTimeoutError
             There was no room, or no metadata of the topic, for ``max_block_ms``.
-        ValueError
-            The topic has no such partition.
+        TypeError, ValueError
+            The topic has no such partition, or key, value or a header is not bytes.
         """
         at_once = self._at_once.get(topic)
         if (
@@ -214,19 +216,26 @@ class Producer:
         self._flush(self._delivery.machine.open_transaction, timeout_ms)
 
     def _flush(self, transaction: int | None, timeout_ms: float | None) -> None:
+        with self._lock:
+            self._check(transaction)
+        failures = self._deliver_open(timeout_ms)
+        if transaction is not None:
+            with self._lock:
+                self._check(transaction)
+        if failures:
+            raise failures[0]
+
+    def _deliver_open(self, timeout_ms: float | None) -> list[Exception]:
+        """Wait until all records so far are acknowledged or given up; return why they were."""
         delivery = self._delivery
         with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
-            self._check(transaction)
             last = delivery.close_open()
             self._link.wake()
         with self._lock:
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
             self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
-            self._check(transaction)
-            failures = delivery.take_failures()
-        if failures:
-            raise failures[0]
+            return delivery.take_failures()
 
     # Transactions.
 
@@ -302,19 +311,25 @@ class Producer:
     def close(self, timeout_ms: float | None = None) -> None:
         """Send what waits, abort the open transaction, and close the connections; idempotent.
 
+        Other threads' calls raise KafkaRebalanceError from then on.
+
         Parameters
         ----------
         timeout_ms : float, optional
-            For how long to try; ``max_block_ms`` by default.
+            For how long to try; by default as `flush`, and ``max_block_ms`` with transactions.
+            Futures that have no result then get a KafkaRebalanceError.
 
         Raises
         ------
         kafka.errors.KafkaError
             As `flush`.
         """
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._delivery.refuse()
+            self._link.changed.notify_all()
         try:
             self._finish(timeout_ms)
         finally:
@@ -362,10 +377,8 @@ class Producer:
                     partition = sticky.order[sticky.at]
                 else:
                     partition = partition_of_key(key, batches.partitions)
-            elif not 0 <= partition < batches.partitions:
-                raise ValueError(
-                    f"{topic} has no partition {partition}; it has {batches.partitions}"
-                )
+            elif type(partition) is not int or not 0 <= partition < batches.partitions:
+                partition = _checked_partition(topic, partition, batches.partitions)
             if delivery.append(batches, partition, key, value, headers, timestamp_ms):
                 self._link.wake()
             return delivery.await_last(batches, partition) if future else None
@@ -493,6 +506,8 @@ class Producer:
         self._link.check()
         if self._delivery.accepts == transaction:
             return
+        if self._closed:
+            raise KafkaRebalanceError("the producer is closed")
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
         ended = self._outcome(transaction)
@@ -582,7 +597,9 @@ class Producer:
 
     def _finish(self, timeout_ms: float | None) -> None:
         if self._transactions is None:
-            self.flush(timeout_ms)
+            failures = self._deliver_open(timeout_ms)
+            if failures:
+                raise failures[0]
             return
         with self._lock:
             handle = self._transactions.transaction
@@ -758,6 +775,19 @@ class Transaction:
         elif not self._has_ended:
             with contextlib.suppress(RuntimeError, KafkaRebalanceError):  # under way, or ended
                 self.abort(f"{type(error).__name__}: {error}")
+
+
+def _checked_partition(topic: str, partition: Any, partitions: int) -> int:
+    """The number of a partition that the topic has, as a plain int; also of NumPy's integers.
+
+    Not of floats, which pandas makes of integers, nor of booleans.
+    """
+    if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+        raise TypeError(f"partition {partition!r} of {topic}: an integer")
+    number = index(partition)
+    if not 0 <= number < partitions:
+        raise ValueError(f"{topic} has no partition {number}; it has {partitions}")
+    return number
 
 
 def _topic_error(topic: str, code: int) -> KafkaRebalanceError:

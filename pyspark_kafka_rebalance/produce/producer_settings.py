@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,11 +41,21 @@ _MESSAGE_BYTES = 4 * 1024 * 1024
 #: As many batches of a partition as a leader recognizes when they come again.
 _MOST_IN_FLIGHT = 5
 
-_POSITIVE = (
-    *("transaction_timeout_ms", "delivery_timeout_ms", "batch_size", "max_request_size"),
-    *("request_timeout_ms", "max_in_flight_requests_per_connection", "buffer_memory"),
-    *("metadata_max_age_ms", "bootstrap_timeout_ms"),
+#: Whole numbers, at least 1; what the protocol has as an INT32 is in both.
+_WHOLE = (
+    *("transaction_timeout_ms", "request_timeout_ms", "batch_size", "max_request_size"),
+    *("buffer_memory", "max_in_flight_requests_per_connection"),
 )
+_INT32 = ("transaction_timeout_ms", "request_timeout_ms")
+#: Times, and the least of each.
+_TIMES: Mapping[str, float] = {
+    "delivery_timeout_ms": 1,
+    "metadata_max_age_ms": 1,
+    "bootstrap_timeout_ms": 1,
+    "linger_ms": 0,
+    "max_block_ms": 0,
+    "retry_backoff_ms": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -84,13 +95,13 @@ class ProducerSettings:
         _refuse_unknown(given)
         values = {**KafkaProducer.DEFAULT_CONFIG, "batch_size": _BATCH_SIZE}
         values |= {"linger_ms": _LINGER_MS, "buffer_memory": _BUFFER_MEMORY, **given}
-        for name in _POSITIVE:
-            _check_at_least(name, values[name], 1)
-        for name in ("linger_ms", "max_block_ms", "retry_backoff_ms"):
-            _check_at_least(name, values[name], 0)
-        if values["compression_type"] not in _CODECS:
-            allowed = ", ".join(name for name in _CODECS if name)
-            raise OptionError("compression_type", values["compression_type"], allowed)
+        for name in _WHOLE:
+            values[name] = _whole(name, values[name], 2**31 - 1 if name in _INT32 else None)
+        for name, least in _TIMES.items():
+            _check_time(name, values[name], least)
+        _check_codec(values["compression_type"])
+        if not isinstance(given.get("client_id", ""), str):
+            raise OptionError("client_id", given["client_id"], "a string")
         client = {k: v for k, v in given.items() if k in KafkaProducer.DEFAULT_CONFIG}
         client["request_timeout_ms"] = values["request_timeout_ms"]
         # The outbox counts what is in flight; kafka-python would refuse what is beyond its number.
@@ -105,7 +116,10 @@ class ProducerSettings:
             values["metadata_max_age_ms"] / 1000,
             bool(values["allow_auto_create_topics"]),
             client,
-            (_serializer(values["key_serializer"]), _serializer(values["value_serializer"])),
+            (
+                _serializer("key_serializer", values["key_serializer"]),
+                _serializer("value_serializer", values["value_serializer"]),
+            ),
         )
 
 
@@ -138,16 +152,34 @@ def _refuse_unknown(given: Mapping[str, Any]) -> None:
             raise OptionError(name, value, "the settings of kafka-python's producer")
 
 
-def _check_at_least(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < least:
-        raise OptionError(name, value, f"a number, at least {least}")
+def _whole(name: str, value: Any, most: int | None) -> int:
+    """The number as an int; also of a float without a fraction, such as ``45e3``."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not is_whole or value < 1 or (most and value > most):
+        bounds = f"from 1 to {most}" if most else "at least 1"
+        raise OptionError(name, value, f"a whole number, {bounds}")
+    return int(value)
 
 
-def _serializer(given: Any) -> Callable[[str, Any, Any], Any] | None:
+def _check_time(name: str, value: Any, least: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:
+        raise OptionError(name, value, f"milliseconds, at least {least:g}")
+
+
+def _check_codec(name: Any) -> None:
+    if not (name is None or isinstance(name, str)) or name not in _CODECS:
+        allowed = ", ".join(codec for codec in _CODECS if codec)
+        raise OptionError("compression_type", name, allowed)
+
+
+def _serializer(name: str, given: Any) -> Callable[[str, Any, Any], Any] | None:
     """A function of topic, headers and data; None if there is nothing to do."""
     if given is None:
         return None
     if hasattr(given, "serialize"):
         serialize: Callable[[str, Any, Any], Any] = given.serialize
         return serialize
+    if not callable(given):
+        raise OptionError(name, given, "a function, or a Serializer of kafka-python")
     return lambda topic, headers, data: given(data)

@@ -25,11 +25,18 @@ class Topic:
         Those that have a leader.
     error : int
         Why metadata does not describe it; 0 if it does.
+    id : object
+        What tells it from a topic of this name that was deleted (KIP-516); zero before Kafka 2.8.
     """
 
     partitions: int = 0
     available: list[int] = field(default_factory=list)
     error: int = 0
+    id: Any = None
+
+    def is_created_anew(self, now: Any) -> bool:
+        """Whether this id is that of another topic."""
+        return bool(self.id and self.id.int and now and now.int) and now != self.id
 
 
 class Topics:
@@ -96,11 +103,21 @@ class Topics:
                 self.stale |= not topic.partitions  # it may be created right now
                 continue
             led = {each.partition_index: each for each in described.partitions}
+            if topic.is_created_anew(described.topic_id):
+                self._forget_topic(described.name)
+                topic.partitions = len(led)
+            topic.id = described.topic_id
+            # A broker that is behind may know of fewer.
             topic.partitions = max(topic.partitions, len(led))
             topic.available = sorted(n for n, each in led.items() if each.leader_id >= 0)
             for number, each in led.items():
                 epoch = each.leader_epoch if reliable else -1
                 self._lead(TopicPartition(described.name, number), each.leader_id, epoch)
+
+    def _forget_topic(self, name: str) -> None:
+        """Its leaders' epochs began anew."""
+        for partition in [each for each in self._leaders if each.topic == name]:
+            del self._leaders[partition]
 
     def _lead(self, partition: TopicPartition, node_id: int, epoch: int) -> None:
         known = self._leaders.get(partition)

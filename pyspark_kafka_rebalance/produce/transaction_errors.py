@@ -319,6 +319,10 @@ UNKNOWN_CODE: Mapping[type[Request], Verdict] = {
 }
 
 
+#: A batch is larger than its topic or broker allows; parts of it may not be.
+TOO_LARGE = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE)
+
+
 def verdict_of(request: type[Request], code: int) -> Verdict:
     """What this error code means as the answer to this kind of request."""
     try:

@@ -118,7 +118,12 @@ class InMemoryConnections:
                 Fields(partition_index=n, leader_id=1, leader_epoch=0)
                 for n in range(self.partitions.get(name, 0))
             ]
-            return Fields(name=name, error_code=0 if partitions else 3, partitions=partitions)
+            return Fields(
+                name=name,
+                topic_id=None,
+                error_code=0 if partitions else 3,
+                partitions=partitions,
+            )
 
         return Fields(API_VERSION=12, topics=[topic(each.name) for each in request.topics])
 

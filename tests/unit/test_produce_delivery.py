@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from concurrent.futures import Future
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.structs import TopicPartition
@@ -32,13 +33,25 @@ class Described:
 
     API_VERSION = 12
 
-    def __init__(self, partitions: int = PARTITIONS, leader: int = 1, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        partitions: int = PARTITIONS,
+        leader: int = 1,
+        epoch: int = 0,
+        topic_id: UUID | None = None,
+        without_leader: int | None = None,
+    ) -> None:
         self.topics = [
             _Described(
                 name="t",
+                topic_id=topic_id,
                 error_code=0,
                 partitions=[
-                    _Described(partition_index=n, leader_id=leader, leader_epoch=epoch)
+                    _Described(
+                        partition_index=n,
+                        leader_id=-1 if n == without_leader else leader,
+                        leader_epoch=epoch,
+                    )
                     for n in range(partitions)
                 ],
             )
@@ -68,6 +81,8 @@ class World:
         self.delivery.topics.topic("t")
         self.delivery.take_metadata(Described())
         self.flying: list[Parcel] = []
+        self.max_message_bytes = 2**31
+        self.sizes: dict[int, int] = {}  # of the batches that were sent
 
     @property
     def batches(self) -> Any:
@@ -99,6 +114,7 @@ class World:
                 records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
                 assert len(records) == request.record_count
                 self.brokers.values[ID, request.batch] = records
+                self.sizes[request.number] = len(batch)
         return taken
 
     def arrive(self, parcel: Parcel) -> list[tuple[Request, Answer]]:
@@ -106,6 +122,12 @@ class World:
 
     def answer_to(self, request: Request) -> Answer:
         if isinstance(request, Produce):
+            if self.sizes[request.number] > self.max_message_bytes:
+                # It knows the sequence number by now, from the transaction's verification.
+                lowest = self.brokers.leader(request.partition).lowest
+                key = request.producer_id, request.producer_epoch
+                lowest[key] = min(lowest.get(key, request.base_sequence), request.base_sequence)
+                return Answer(Errors.MESSAGE_TOO_LARGE)
             records = self.brokers.values[ID, request.batch]
             if request.transactional_id is None:
                 leader = self.brokers.leader(request.partition)
@@ -302,6 +324,47 @@ def test_a_topic_that_grows(world: World) -> None:
     assert world.visible(4) == [b"b"]
 
 
+def test_a_topic_that_is_created_anew_with_fewer_partitions(world: World) -> None:
+    """Keys went to partitions that no longer exist, for as long as the process lived."""
+    world.delivery.take_metadata(Described(epoch=7, topic_id=UUID(int=1)))
+    gone = world.send(b"a", 1)
+    world.delivery.close_open()
+    world.delivery.take_metadata(Described(partitions=1, topic_id=UUID(int=2)))
+    assert world.opened().partitions == 1
+    assert world.delivery.topics.leader_of(TopicPartition("t", 0)) == 1, "its epochs began anew"
+    world.settle()
+    assert gone.exception(0) is not None
+    if not is_plain(world):
+        assert world.delivery.last_ended is not None
+        assert world.delivery.last_ended.outcome is Outcome.ABORTED
+        begin(world)
+    world.send(b"b", 0)
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"b"]
+    assert world.delivery.used == 0
+
+
+def test_a_broker_that_is_behind_takes_no_partition_away(world: World) -> None:
+    world.delivery.take_metadata(Described(partitions=3, topic_id=UUID(int=1)))
+    world.delivery.take_metadata(Described(partitions=2, topic_id=UUID(int=1)))
+    assert world.opened().partitions == 3
+
+
+def test_records_without_a_key_go_where_there_are_leaders(world: World) -> None:
+    """A partition whose leader was away had no part of them ever after."""
+    assert sorted(world.opened().sticky.order) == [0, 1]
+    world.delivery.take_metadata(Described(without_leader=1))
+    assert list(world.opened().sticky.order) == [0]
+    world.delivery.begin_rows(world.opened())
+    full = world.opened().encode(pa.table({"value": [b"1"]}), 0)
+    world.delivery.take_metadata(Described())
+    assert list(world.opened().sticky.order) == [0], "not while rows go there"
+    world.delivery.end_rows(world.delivery.accepts, world.batches, full)
+    assert sorted(world.opened().sticky.order) == [0, 1]
+
+
 def test_a_leader_that_refuses_is_looked_up(world: World) -> None:
     world.send(b"a")
     world.delivery.close_open()
@@ -323,6 +386,7 @@ def test_a_leader_that_refuses_is_looked_up(world: World) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([None, 1, 2]), st.integers(0, 2**32))
+@example(2, 238)  # the records before some rows could not be sent, and the next waited for the rows
 def test_readers_see_what_was_committed(version: int | None, seed: int) -> None:
     """Whatever is lost on the way; messages of one broker arrive in their order."""
     chance = random.Random(seed)
@@ -389,7 +453,7 @@ def test_a_topic_that_is_being_created_is_asked_for_again(world: World) -> None:
     topics = world.delivery.topics
     topics.topic("new")
     described = Described()
-    described.topics.append(_Described(name="new", error_code=3, partitions=[]))
+    described.topics.append(_Described(name="new", topic_id=None, error_code=3, partitions=[]))
     world.delivery.take_metadata(described)
     assert topics.stale
     topics.leave("new")
@@ -466,3 +530,72 @@ def test_what_is_flushed_while_rows_are_encoded(world: World) -> None:
         assert commit(world) is Outcome.COMMITTED
     assert world.visible() == [b"0", b"1", b"2"]
     assert world.delivery.used == 0
+
+
+def test_a_transaction_that_ends_as_rows_are_to_be_encoded_holds_up_no_later_one() -> None:
+    """The topic's next records waited for the end of rows that nobody encoded."""
+    world = World(2)
+    handle = begin(world)
+    world.send(b"never")
+    world.machine.abort(handle)  # the delivery does not know yet
+    with pytest.raises(TransactionAbortedError):
+        world.send_rows(pa.table({"value": [b"never"], "partition": [0]}))
+    world.settle()
+    begin(world)
+    world.send(b"a")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"a"]
+    assert world.delivery.used == 0
+
+
+def test_a_batch_that_is_too_large_is_sent_in_parts(world: World) -> None:
+    """KIP-126. The parts keep their order, and each record its future."""
+    world.max_message_bytes = 110
+    futures = [world.send(b"%02d" % n * 3) for n in range(30)]
+    world.delivery.close_open()
+    world.settle()
+    more = [world.send(b"%02d" % n * 3) for n in range(30, 60)]
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    world.resolve()
+    assert world.visible() == [b"%02d" % n * 3 for n in range(60)]
+    offsets = [future.result().offset for future in futures + more]
+    assert [offset for offset in offsets if offset >= 0] == list(range(60))
+    assert world.delivery.used == 0
+    assert world.delivery.settled == world.delivery.closed
+    assert not world.delivery.take_failures()
+
+
+def test_batches_after_one_that_was_too_large_are_smaller(world: World) -> None:
+    world.max_message_bytes = 110
+    for n in range(9):
+        world.send(b"%d" % n * 6)
+    world.delivery.close_open()
+    world.settle()
+    sizes = set()
+    for n in range(9):
+        world.send(b"%d" % n * 6)
+    world.delivery.close_open()
+    while parcels := world.take():
+        sizes |= {len(world.delivery.batch_of(r)) for p in parcels for r in p.requests}  # type: ignore[arg-type]
+        for parcel in parcels:
+            world.answered(parcel)
+    assert max(sizes) <= world.max_message_bytes
+
+
+def test_a_record_that_is_too_large_alone_fails_alone(world: World) -> None:
+    world.max_message_bytes = 110
+    futures = [world.send(value) for value in (b"a", b"x" * 60, b"b")]
+    world.delivery.close_open()
+    world.settle()
+    failed = futures[1].exception()
+    assert failed is not None
+    if is_plain(world):
+        assert world.visible() == [b"a", b"b"]
+        assert "a record for t-0 is larger than the topic's max.message.bytes" in str(failed)
+    else:
+        ended = world.delivery.last_ended
+        assert ended is not None
+        assert ended.outcome is Outcome.ABORTED
+        assert "a record for t-0 is larger than the topic's max.message.bytes" in ended.cause

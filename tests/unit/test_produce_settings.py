@@ -26,6 +26,18 @@ def checked(**config: Any) -> ProducerSettings:
         ("compression_type", "lzma"),
         ("batch_size", 0),
         ("batch_size", True),
+        ("batch_size", 16_384.5),
+        ("transaction_timeout_ms", 8_000.5),
+        ("transaction_timeout_ms", 2**31),
+        ("transaction_timeout_ms", float("inf")),
+        ("request_timeout_ms", 3e9),
+        ("buffer_memory", float("nan")),
+        ("delivery_timeout_ms", float("nan")),
+        ("linger_ms", float("inf")),
+        ("linger_ms", None),
+        ("compression_type", ["gzip"]),
+        ("client_id", None),
+        ("key_serializer", 5),
         ("linger_ms", -1),
         ("buffer_memory", "64"),
         ("partitioner", print),
@@ -77,6 +89,11 @@ def test_what_is_given() -> None:
     key, value = settings.serializers
     assert key is None
     assert value("topic", [], "x") == b"x"
+
+
+def test_a_whole_number_may_be_written_as_a_float() -> None:
+    assert checked(transaction_timeout_ms=45e3).transaction_timeout_ms == 45_000
+    assert type(checked(batch_size=1e5).delivery.encoder.batch_bytes) is int
 
 
 def test_serializers_of_kafka_python() -> None:
