@@ -247,9 +247,9 @@ bench-event-time: $(VENV)/.bench ## Measure reading in order of timestamps in Sp
 	@echo "== in order of timestamps, about ten minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.event_time $(ARGS)
 
-bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's transactional producer, and their hand-overs (ARGS="--what connect --runs 3": beside Kafka Connect)
+bench-producers: $(VENV)/.bench ## Measure producer groups beside other transactional producers, and their hand-overs (ARGS="--what connect --runs 3": beside Kafka Connect)
 	@$(FETCH_JARS)
-	@echo "== producer groups, about four minutes"
+	@echo "== producer groups, about ten minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.producers $(ARGS)
 
 bench-metrics: $(VENV)/.bench ## Measure what OpenTelemetry's metrics cost a consumer

@@ -68,9 +68,9 @@ class OpenBatches:
         self.available = available
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
-        self._outdated: set[int] = set()  # the partitions whose builder has other settings
         self._appender = new_appender(room)
         self.append_at_once: Append = self._appender.append
+        self._outdated: set[int] = set()  # the partitions whose builder has other settings
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
         self._arrow_settings = settings
@@ -127,8 +127,9 @@ class OpenBatches:
         size = builder.append(key, value, headers, timestamp_ms)
         if not size:
             self._close(partition)
-            builder = self._builders[partition]
             before = 0
+            if partition not in self._builders:
+                builder = self._new_builder(partition)
             size = builder.append(key, value, headers, timestamp_ms)
         appender = self._appender
         appender.size += size - before
@@ -140,9 +141,9 @@ class OpenBatches:
         """Let batches that begin from now on be no larger: the topic does not take larger ones."""
         if batch_bytes < self._settings.batch_bytes:
             self._settings = replace(self._settings, batch_bytes=batch_bytes)
-            self._outdated = set(self._builders)
-            for partition in self._outdated.difference(self.open_in()):
-                self._renew(partition)
+            self._outdated = set(self._appender.open())
+            for partition in self._builders.keys() - self._outdated:
+                self._forget(partition)
 
     def close_for_rows(self) -> None:
         """Close what rows cannot be added to: single records, and rows under other settings."""
@@ -152,11 +153,11 @@ class OpenBatches:
 
     def begin_rows(self) -> None:
         """Make ready for `encode`, after `close_for_rows`; then comes `end_rows`."""
-        assert not self.open_in()
+        assert not self._appender.open()
+        self._appender.ready = False
         if self._arrow is None or self._arrow_settings is not self._settings:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
             self._arrow_settings = self._settings
-        self._appender.ready = False
         self.encodes = True
 
     def encode(
@@ -190,7 +191,7 @@ class OpenBatches:
 
     def close_records(self, but: Container[int] = ()) -> None:
         """Close the open batches of single records, but those of these partitions."""
-        for partition in self.open_in():
+        for partition in self._appender.open():
             if partition not in but:
                 self._close(partition)
 
@@ -218,6 +219,11 @@ class OpenBatches:
         self._appender.know(partition, builder.records)
         return builder
 
+    def _forget(self, partition: int) -> None:
+        """Have another builder, with the settings of now, for the next record."""
+        del self._builders[partition]
+        self._appender.know(partition, None)
+
     def _close(self, partition: int) -> None:
         builder = self._builders[partition]
         self._appender.size -= builder.size
@@ -225,12 +231,8 @@ class OpenBatches:
         self._follow_sticky()
         self.closed.append(builder.close())
         if partition in self._outdated:
-            self._renew(partition)
-
-    def _renew(self, partition: int) -> None:
-        """Let the partition's next batch have the present settings."""
-        self._outdated.discard(partition)
-        self._new_builder(partition)
+            self._outdated.discard(partition)
+            self._forget(partition)
 
     def _close_arrow(self) -> None:
         assert self._arrow is not None

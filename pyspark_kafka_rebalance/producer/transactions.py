@@ -257,6 +257,7 @@ class Transactions:
             transaction = self._writer.transaction
             if (
                 transaction is None
+                or type(source_partition) is not int
                 or source_partition not in self._counts
                 or self._handle is not handle
                 or self._untold is not None
@@ -269,7 +270,6 @@ class Transactions:
                 transaction.handle, key, value, headers, partition, timestamp_ms
             ):
                 return False
-            assert source_partition is not None
             self._counts[source_partition] += 1
             boundaries = self.boundaries
             boundaries.records += 1

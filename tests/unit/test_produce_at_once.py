@@ -168,6 +168,25 @@ def test_none_comes_at_once_while_rows_are_open_or_all_is_closed() -> None:
 
 
 @needs_compiled
+def test_none_goes_to_a_batch_that_nobody_will_close() -> None:
+    world = World()
+    world.open(0, 1)
+    world.batches.close_records(but={1})
+    assert world.at_once(partition=0), "a batch may be empty"
+    world.batches.close_records(but={1})
+    world.batches.limit(500)
+    assert not world.at_once(partition=0), "its builder has the old limit"
+    assert world.at_once(partition=1), "what is open goes on"
+    world.batches.close_records()
+    assert not world.at_once(partition=1), "but not after that"
+    world.batches.append(0, None, b"first", None, 1)
+    assert not world.at_once(b"x" * 480), "the new limit"
+    world.batches.close()
+    assert sum(batch.records for batch in world.batches.take()) == 4 + 3
+    assert world.batches.size == 0
+
+
+@needs_compiled
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -181,6 +200,8 @@ def test_none_comes_at_once_while_rows_are_open_or_all_is_closed() -> None:
         {"partition": -1},
         {"partition": 2**70},
         {"partition": "0"},
+        {"partition": True},
+        {"partition": 0.0},
         {"timestamp_ms": 2**63},
         {"timestamp_ms": 1.5},
         {"value": b"x" * 6_000},

@@ -1236,13 +1236,17 @@ static void dealloc_appender(AppenderObject *self) {
 
 PyDoc_STRVAR(appender_know_doc,
              "know($self, partition, records, /)\n--\n\n"
-             "Append a partition's records to these from now on.");
+             "Append a partition's records to these from now on; None: to none that are known.");
 
 static PyObject *appender_know(AppenderObject *self, PyObject *args) {
     PyObject *records;
     int partition;
-    if (!PyArg_ParseTuple(args, "iO!:know", &partition, records_type, &records))
+    if (!PyArg_ParseTuple(args, "iO:know", &partition, &records))
         return NULL;
+    if (records != Py_None && !PyObject_TypeCheck(records, records_type)) {
+        PyErr_SetString(PyExc_TypeError, "know() takes Records or None");
+        return NULL;
+    }
     if (partition < 0) {
         PyErr_SetString(PyExc_ValueError, "out of range");
         return NULL;
@@ -1255,8 +1259,9 @@ static PyObject *appender_know(AppenderObject *self, PyObject *args) {
         self->open.size = size;
     }
     RecordsObject *before = *known(self, (size_t)partition);
-    Py_INCREF(records);
-    *known(self, (size_t)partition) = (RecordsObject *)records;
+    RecordsObject *now = records == Py_None ? NULL : (RecordsObject *)records;
+    Py_XINCREF((PyObject *)now);
+    *known(self, (size_t)partition) = now;
     Py_XDECREF((PyObject *)before);
     Py_RETURN_NONE;
 }
@@ -1290,7 +1295,7 @@ static inline bool take_bytes(PyObject *object, Text *text) {
     return true;
 }
 
-/* Takes an int. Another number might run Python, and True is no partition. */
+/* Takes an int, but no bool. Another number might run Python. */
 static inline bool take_int(PyObject *object, int64_t *number) {
     if (!PyLong_CheckExact(object))
         return false;

@@ -73,7 +73,7 @@ class Appender(Protocol):
         ...
 
     def know(self, partition: int, records: Any, /) -> None:
-        """Append a partition's records to these from now on."""
+        """Append a partition's records to these from now on; None: to none that are known."""
         ...
 
     def open(self) -> list[int]:
@@ -102,9 +102,11 @@ class PythonAppender:
         """See `Appender.append`."""
         return False
 
-    def know(self, partition: int, records: Records, /) -> None:
+    def know(self, partition: int, records: Records | None, /) -> None:
         """See `Appender.know`."""
-        self._records[partition] = records
+        self._records.pop(partition, None)
+        if records is not None:
+            self._records[partition] = records
 
     def open(self) -> list[int]:
         """See `Appender.open`."""
