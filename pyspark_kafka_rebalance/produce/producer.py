@@ -29,7 +29,7 @@ from ..errors import (
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
 from ..transport.forks import RefusedLock, leave_to_parent
 from .broker_link import BrokerLink
-from .broker_versions import versions_of
+from .broker_versions import LatestVersions, versions_of
 from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
 from .encoder.arrow_slices import slices_of
 from .encoder.at_once import Append
