@@ -49,7 +49,7 @@ def rows(cluster: LocalKafka, topic_name: str) -> str:
 
 @pytest.fixture
 def producers(cluster: LocalKafka, group_id: str) -> Iterator[MakeProducer]:
-    with producers_of(cluster, group_id, "classic", 6_000) as make:
+    with producers_of(cluster, group_id, "classic", 25_000) as make:
         yield make
 
 
@@ -147,7 +147,7 @@ def by_its_timeout(group: ProducerGroup, transaction: GroupTransaction, topic: s
         (by_an_exception, {}),
         (by_close, {}),
         (by_another_producer_of_its_name, {}),
-        (by_its_timeout, {"transaction_timeout_ms": 2_000}),
+        (by_its_timeout, {"transaction_timeout_ms": 6_000}),
     ],
 )
 def test_a_handle_whose_transaction_has_ended_is_refused(
@@ -404,7 +404,7 @@ MakeAsync = Callable[..., AsyncProducerGroup]
 @pytest.fixture
 def make(cluster: LocalKafka, group_id: str) -> MakeAsync:
     def made(**config: Any) -> AsyncProducerGroup:
-        settings = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 500, **config}
+        settings = {"session_timeout_ms": 25_000, "heartbeat_interval_ms": 500, **config}
         servers = cluster.bootstrap_servers
         return AsyncProducerGroup(
             group_id, 1, bootstrap_servers=servers, reconnect_backoff_max_ms=200, **settings
