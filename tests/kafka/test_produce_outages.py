@@ -107,7 +107,7 @@ def three(request: pytest.FixtureRequest) -> LocalKafka:
     return brokers
 
 
-@pytest.mark.parametrize("away_s", [8, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.parametrize("away_s", [8])
 def test_too_few_replicas_for_a_while(three: LocalKafka, topic_name: str, away_s: float) -> None:
     three.create_topic(topic_name, config={"min.insync.replicas": 3})
     patience_ms = PATIENCE_MS + away_s * 1_000
