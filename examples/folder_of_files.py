@@ -3,7 +3,7 @@
     python examples/folder_of_files.py --bootstrap-servers broker:9092 --group-id logs \
         --folder /var/log/shop --topic log-lines
 
-With --blocks, whole blocks of lines go as Arrow data, which is faster.
+With --blocks, whole blocks of lines go as Arrow data: no line is a Python object.
 
 A hash of its name puts a file into one of 16 source partitions, which the instances share. Within a
 partition, files are read in order of their names: a new file's name must sort after the others', as
@@ -22,6 +22,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pyarrow as pa
+from pyarrow.compute import split_pattern
 
 from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
 
@@ -45,11 +46,13 @@ def lines_after(folder: Path, partition: int, point: str | None) -> Iterator[tup
     files = files_from(folder, partition, name)
     for file in files:
         with file.open("rb") as lines:
-            lines.seek(int(offset) if file.name == name else 0)
+            end = lines.seek(int(offset) if file.name == name else 0)
+            prefix = f"{file.name}:"
             for line in lines:
-                if file == files[-1] and not line.endswith(b"\n"):
+                if not line.endswith(b"\n") and file == files[-1]:
                     break  # still being written; only the last file can be incomplete
-                yield line.removesuffix(b"\n"), f"{file.name}:{lines.tell()}"
+                end += len(line)
+                yield line.removesuffix(b"\n"), f"{prefix}{end}"
 
 
 def blocks_after(folder: Path, partition: int, point: str | None) -> Iterator[tuple[bytes, str]]:
@@ -94,8 +97,8 @@ def produce_blocks(group: ProducerGroup, folder: Path, topic: str) -> int:
         for partition, point in group.restart_points.items():
             with contextlib.suppress(PartitionsLostError):
                 for block, behind in islice(blocks_after(folder, partition, point), 1):
-                    lines = block.removesuffix(b"\n").split(b"\n")
-                    keys = [behind.rpartition(":")[0].encode()] * len(lines)
+                    lines = split_pattern(pa.array([block.removesuffix(b"\n")]), b"\n").flatten()
+                    keys = pa.repeat(behind.rpartition(":")[0], len(lines))
                     rows = pa.table({"key": keys, "value": lines})
                     group.send_batch(topic, rows, source_partition=partition, restart_point=behind)
                     sent += len(lines)
@@ -112,13 +115,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--blocks", action="store_true", help="send whole blocks of lines")
+    parser.add_argument("--session-timeout-ms", type=int, default=30_000, metavar="MS")
     given = parser.parse_args(arguments)
     produce = produce_blocks if given.blocks else produce_lines
     stop = threading.Event()  # looked at between two transactions
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with ProducerGroup(
-        given.group_id, PARTITIONS, bootstrap_servers=given.bootstrap_servers
+        given.group_id,
+        PARTITIONS,
+        bootstrap_servers=given.bootstrap_servers,
+        session_timeout_ms=given.session_timeout_ms,
     ) as group:
         group.subscribe()
         while not stop.is_set():

@@ -22,10 +22,12 @@ from kafka.protocol.metadata import MetadataRequest
 from ..errors import KafkaRebalanceError
 from ..fetch.connections import ClusterConnections, explain_final
 from . import wire
+from .broker_versions import LatestVersions
 from .delivery import Delivery
 from .outbox import Parcel
 from .producer_settings import ProducerSettings
-from .requests import Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+from .requests import Answer, Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+from .transaction_errors import Errors
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class BrokerLink:
     delivery : Delivery
         What decides. Only to be used with ``changed`` held.
     settings : ProducerSettings
+    latest : LatestVersions, optional
+        To be kept up to date.
 
     Attributes
     ----------
@@ -52,13 +56,18 @@ class BrokerLink:
     """
 
     def __init__(
-        self, connections: ClusterConnections, delivery: Delivery, settings: ProducerSettings
+        self,
+        connections: ClusterConnections,
+        delivery: Delivery,
+        settings: ProducerSettings,
+        latest: LatestVersions | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
         self._connections = connections
         self._delivery = delivery
         self._settings = settings
+        self._latest = latest
         self._lanes: dict[int, str] = {}
         self._turn_is_due = False
         self._timer_at = math.inf
@@ -173,10 +182,14 @@ class BrokerLink:
             self._connections.send_soon(metadata, None, self._described)
         for parcel, message in messages:
             self._send(parcel, message)
+        if self._latest is not None and now >= self._latest.due_at:
+            self._latest.ask()
         self._set_timer(wake_at, now)
 
     def _set_timer(self, wake_at: float | None, now: float) -> None:
-        times = [at for at in (wake_at, self._next_metadata()) if at is not None]
+        versions_at = None if self._latest is None else self._latest.due_at
+        all_times = (wake_at, self._next_metadata(), versions_at)
+        times = [at for at in all_times if at is not None]
         at = max(min(times, default=math.inf), now)
         if at < math.inf and (at < self._timer_at or self._timer_at <= now):
             self._timer_at = at
@@ -216,14 +229,24 @@ class BrokerLink:
             elif isinstance(request, Produce):
                 produces = [each for each in parcel.requests if isinstance(each, Produce)]
                 answers = wire.produce_answers(produces, response)
+                for _, answer in answers:
+                    self._note_downgrade(answer, now)
                 self._delivery.answered(parcel, answers, now)
                 for leader in wire.new_leaders(response):  # in place of the one that refused
                     self._delivery.topics.moved(*leader)
             else:
                 self._open_lane(request, response)
                 answer = wire.answer(request, response)
+                self._note_downgrade(answer, now)
                 self._delivery.answered(parcel, [(request, answer)], now)
             self.wake()
+
+    def _note_downgrade(self, answer: Answer, now: float) -> None:
+        if self._latest is not None and Errors.UNSUPPORTED_VERSION in (
+            answer.error,
+            *answer.errors.values(),
+        ):
+            self._latest.due_at = now
 
     def _unanswered(self, parcel: Parcel, message: Any, error: Exception, now: float) -> None:
         self._delivery.unanswered(parcel, sent=message.header is not None, now=now)

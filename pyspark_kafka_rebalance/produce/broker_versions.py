@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import kafka
@@ -41,9 +43,70 @@ def versions_of(connections: ClusterConnections) -> Versions:
     if not answers:
         raise failure or kafka_errors.NoBrokersAvailable()
     try:
-        return versions_for(_offered_by_all(answers), _transaction_version(answers))
+        return _versions_from(answers)
     except ValueError as error:
         raise UnsupportedBrokerError(str(error)) from error
+
+
+class LatestVersions:
+    """The versions to use, as brokers are upgraded and features finalized: asks again and again.
+
+    All methods are the I/O thread's; any may read the attributes.
+
+    Parameters
+    ----------
+    connections : ClusterConnections
+    versions : Versions
+        As `versions_of` returned them.
+    every_s : float
+        How long an answer counts. Seconds.
+
+    Attributes
+    ----------
+    versions : Versions
+        As of the last answers.
+    due_at : float
+        When to `ask` again, by the monotonic clock.
+    """
+
+    def __init__(self, connections: ClusterConnections, versions: Versions, every_s: float) -> None:
+        self.versions = versions
+        self._connections = connections
+        self._every_s = every_s
+        self.due_at = time.monotonic() + every_s
+
+    def ask(self) -> None:
+        """Ask all brokers; returns before they answer."""
+        self.due_at = time.monotonic() + self._every_s
+        waiting = set(self._connections.broker_ids())
+        answers: list[Any] = []
+
+        def done(node: int, answer: Any, error: Exception | None) -> None:
+            waiting.discard(node)
+            if error is None:
+                answers.append(answer)
+            if not waiting:
+                self._take(answers)
+
+        for node in tuple(waiting):
+            self._connections.send_soon(_request(), node, partial(done, node))
+
+    def _take(self, answers: list[Any]) -> None:
+        """Whoever did not answer offers enough: a feature is what all brokers can."""
+        if not answers:
+            return
+        try:
+            versions = _versions_from(answers)
+        except ValueError as error:
+            log.warning("%s; going on as before", error)
+            return
+        if versions != self.versions:
+            log.info("the brokers offer other versions: %s", versions)
+            self.versions = versions
+
+
+def _versions_from(answers: Iterable[Any]) -> Versions:
+    return versions_for(_offered_by_all(answers), _transaction_version(answers))
 
 
 def _request() -> ApiVersionsRequest:

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,15 +25,17 @@ from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
+from .encoder.at_once import new_room
 from .encoder.encoded_batch import EncodedBatch
+from .encoder.halves import halves_of
 from .encoder.settings import EncoderSettings
 from .open_batches import OpenBatches
 from .open_transaction import MAX_IN_FLIGHT
 from .outbox import Backoff, Outbox, Parcel
 from .requests import Answer, Produce, Request
 from .topics import Topics
-from .transaction_errors import Outcome, Verdict, verdict_of
-from .transaction_step import Ended, Step
+from .transaction_errors import TOO_LARGE, Outcome, Verdict, verdict_of
+from .transaction_step import Ended, Halved, Step, too_large
 
 if TYPE_CHECKING:
     from .encoder.python_records import Headers
@@ -84,6 +86,9 @@ class Machine(Protocol):
 #: No transaction's handle.
 _NOTHING = -1
 
+#: Stands for None, outside of transactions, where numbers are needed.
+OUTSIDE = -2
+
 #: A record's number in its batch, and the future that is to have its position.
 _Awaited = tuple[int, "Future[RecordPosition]"]
 
@@ -98,8 +103,8 @@ class DeliverySettings:
         Bytes of records that may wait for their leaders' acknowledgement.
     linger_s : float
         How long a batch stays open for more records. Seconds.
-    max_request_size : int
-        Bytes of the batches in one message.
+    max_request_size, message_bytes : int
+        Bytes of the batches in one message: the larger of the two.
     max_in_flight : int
         Messages with records that one broker may have.
     timeout_s : float
@@ -114,6 +119,7 @@ class DeliverySettings:
     max_in_flight: int = 5
     timeout_s: float = 120.0
     backoff: Backoff = field(default_factory=Backoff)
+    message_bytes: int = 0
 
 
 @dataclass
@@ -146,10 +152,8 @@ class Delivery:
         What metadata says; the owner keeps it up to date.
     open : dict of str to OpenBatches
         The open batches, by topic.
-    used : int
-        Bytes of records that are open or on their way.
-    accepts : int or None
-        The transaction that takes records; None outside of transactions.
+    room : Room
+        ``used`` and ``accepts``, for the records that come at once.
     closed, settled : int
         How many batches were closed so far; all up to number ``settled`` are acknowledged or given
         up.
@@ -171,17 +175,36 @@ class Delivery:
         self._outbox = Outbox(
             self.topics.leader_of,
             lambda request: len(self._on_their_way[request.batch].encoded.data),
-            settings.max_request_size,
+            max(settings.max_request_size, settings.message_bytes),
             settings.max_in_flight,
             settings.backoff,
         )
-        self.used = 0
-        self.accepts: int | None = None
+        self.room = new_room(settings.buffer_memory)
+        self.accepts = None
         self._refuses = False
         self.closed = 0
         self.last_ended: Ended | None = None
         self._failures: list[Exception] = []
         self._resolved: list[tuple[Future[RecordPosition], RecordPosition | Exception]] = []
+
+    @property
+    def used(self) -> int:
+        """Bytes of records that are open or on their way."""
+        return self.room.used
+
+    @used.setter
+    def used(self, used: int) -> None:
+        self.room.used = used
+
+    @property
+    def accepts(self) -> int | None:
+        """The transaction that takes records; None outside of transactions."""
+        accepts = self.room.accepts
+        return None if accepts == OUTSIDE else accepts
+
+    @accepts.setter
+    def accepts(self, transaction: int | None) -> None:
+        self.room.accepts = OUTSIDE if transaction is None else transaction
 
     @property
     def has_room(self) -> bool:
@@ -204,7 +227,7 @@ class Delivery:
         batches = self.open.get(name)
         if batches is None:
             batches = self.open[name] = OpenBatches(
-                name, topic.partitions, self._settings.encoder, topic.available
+                name, topic.partitions, self._settings.encoder, topic.available, self.room
             )
         elif not batches.encodes and (topic.partitions, topic.available) != (
             batches.partitions,
@@ -252,7 +275,7 @@ class Delivery:
         TransactionAbortedError is raised if the records before them cannot be sent any more.
         """
         before = batches.size
-        batches.close_records()
+        batches.close_for_rows()
         self.used += batches.size - before
         self._add(batches, self._clock())
         batches.begin_rows()
@@ -408,6 +431,8 @@ class Delivery:
 
     def _carry_out(self, step: Step, now: float) -> None:
         self.look_at_machine()
+        for halved in step.halved:
+            self._halve(halved)
         self._outbox.add(step.requests, now)
         for number in step.delivered:
             self._settle(number, None)
@@ -418,10 +443,31 @@ class Delivery:
 
     def _give_up(self, number: int, code: int, now: float) -> None:
         where = self._on_their_way[number].partition
-        error = kafka_errors.for_code(code)
-        self._settle(number, error(f"{where.topic}-{where.partition}"))
+        text = f"{where.topic}-{where.partition}"
+        if code in TOO_LARGE:
+            text = too_large(where, code)
+        self._settle(number, kafka_errors.for_code(code)(text))
         for request in self._outbox.withdraw(where, number):
             self._carry_out(self.machine.unanswered(request.number, sent=False), now)
+
+    def _halve(self, halved: Halved) -> None:
+        """Put two batches in place of one that was too large; those to come are smaller."""
+        whole = self._on_their_way[halved.batch]
+        halves = halves_of(whole.encoded, halved.records, self._settings.encoder)
+        awaited: list[list[_Awaited]] = [[], []]
+        for n, future in whole.awaited:
+            is_behind = n >= halved.records
+            awaited[is_behind].append((n - halved.records if is_behind else n, future))
+        numbers = (halved.batch, halved.second)
+        for number, encoded, waits in zip(numbers, halves, awaited, strict=True):
+            self._on_their_way[number] = replace(whole, encoded=encoded, awaited=waits)
+            self.used += len(encoded.data)
+        self.used -= len(whole.encoded.data)
+        self._unacknowledged[whole.partition] += 1
+        in_order = sorted(self._on_their_way.items(), key=lambda each: each[1].order)
+        self._on_their_way = dict(in_order)  # by their deadlines
+        if (batches := self.open.get(whole.partition.topic)) is not None:
+            batches.limit(max(each.plain_bytes for each in halves))
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended

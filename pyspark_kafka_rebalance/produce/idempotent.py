@@ -10,7 +10,8 @@ partition is affected. A sequence is broken when
 
 - the leader has lost what it knew, or part of its log (OUT_OF_ORDER_SEQUENCE_NUMBER or
   UNKNOWN_PRODUCER_ID for the first batch that is not acknowledged);
-- a batch was given up that has a sequence number: those behind it would not be taken.
+- a batch was given up that has a sequence number: those behind it would not be taken;
+- a batch of several records is too large for its topic: it goes on as two halves.
 
 The batches before that gap are delivered under the old epoch first. Those behind it wait, and are
 numbered again under the next epoch, once no request of the partition is under way. The leader
@@ -18,8 +19,9 @@ refuses late copies of the old epoch as soon as it has seen the new one. So the 
 epoch is alone under way.
 
 A batch that was given up may still arrive, if a copy of it has no answer, and after it late copies
-of those behind it. So those are given up with it, with REQUEST_TIMED_OUT: to send them again could
-write them twice. (Java's client fails them, too.)
+of those behind it, or they are written already and wait for the followers. So those are given up
+with it, with REQUEST_TIMED_OUT: to send them again could write them twice. (Java's client fails
+them, too.)
 
 When the epochs of an id are used up, the partition continues with another producer id, and batches
 that may still arrive under the old one are given up likewise. No leader compares the two ids, so
@@ -53,8 +55,8 @@ from .requests import (
     Request,
     Versions,
 )
-from .transaction_errors import Errors, Verdict, verdict_of
-from .transaction_step import Identity, Step
+from .transaction_errors import TOO_LARGE, Errors, Verdict, verdict_of
+from .transaction_step import Halved, Identity, Step
 
 _MAX_IN_FLIGHT = 5
 _LAST_EPOCH = 32_767
@@ -68,6 +70,9 @@ _BROKEN = (
     Errors.INVALID_PRODUCER_ID_MAPPING,
 )
 
+#: The leader has the batch, unless it loses it to another leader.
+_APPENDED = (Errors.REQUEST_TIMED_OUT, Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
 
 @dataclass
 class _Batch:
@@ -77,7 +82,9 @@ class _Batch:
     base_sequence: int | None = None  # when it is first sent under the present epoch
     request: int | None = None  # the copy that is under way
     unanswered: bool = False  # whether another copy may still arrive
+    appended: bool = False  # whether its leader may have it, and waits for the followers
     attempts: int = 0
+    rank: tuple[int, ...] = ()  # see Produce
 
 
 @dataclass
@@ -88,7 +95,7 @@ class _Partition:
     next_sequence: int = 0
     #: Whether the leader has acknowledged a batch of this epoch.
     settled: bool = True
-    #: The number of the first batch that cannot be delivered under this epoch.
+    #: The place of the first batch that cannot be delivered under this epoch.
     gap: int | None = None
     #: Whether the batch that was given up there may still arrive.
     gap_may_close: bool = False
@@ -101,12 +108,27 @@ class _Partition:
 
     def breaks_at(self, batch: _Batch, may_close: bool = False) -> None:
         """From this batch on, nothing can be delivered under this epoch."""
-        self.gap = batch.number if self.gap is None else min(self.gap, batch.number)
+        self.gap = batch.place if self.gap is None else min(self.gap, batch.place)
         self.gap_may_close |= may_close
 
     def before_gap(self) -> Iterator[_Batch]:
         """What can be sent under this epoch, in order."""
-        return (batch for batch in self.batches if self.gap is None or batch.number < self.gap)
+        return (batch for batch in self.batches if self.gap is None or batch.place < self.gap)
+
+    def halve(self, batch: _Batch, number: int) -> Halved:
+        """Let a batch go on as two; ``number`` names the second."""
+        records = (batch.record_count + 1) // 2
+        second = _Batch(number, batch.record_count - records, batch.place)
+        rank = batch.rank or (batch.number,)
+        batch.record_count, batch.rank, second.rank = records, (*rank, 0), (*rank, 1)
+        batch.attempts = 0
+        at = self.batches.index(batch) + 1
+        self.batches.insert(at, second)
+        self.count += 1
+        for later in islice(self.batches, at, None):
+            later.place += 1
+        self.breaks_at(batch)
+        return Halved(batch.number, number, records)
 
     def begin_epoch(self, identity: Identity) -> None:
         """Number what is not acknowledged again, from 0."""
@@ -140,6 +162,7 @@ class IdempotentMachine:
         # Of the current event.
         self._delivered: list[int] = []
         self._failed: list[tuple[int, int]] = []
+        self._halved: list[Halved] = []
 
     @property
     def outstanding(self) -> Mapping[int, Request]:
@@ -223,12 +246,23 @@ class IdempotentMachine:
             self._delivered.append(batch.number)
             return
         batch.attempts += 1
+        batch.appended |= answer.error in _APPENDED
         if answer.error in _BROKEN:
             # Behind a batch that is not there, it is only early.
             if partition.batches[0] is batch:
                 partition.breaks_at(batch)
+        elif answer.error in TOO_LARGE and batch.record_count > 1:
+            self._halve(request.partition, batch)
         elif verdict > Verdict.RETRY_ELSEWHERE:
             self._give_up(request.partition, batch, answer.error)
+
+    def _halve(self, name: TopicPartition, batch: _Batch) -> None:
+        if batch.unanswered or batch.appended:
+            # A copy may have been written, while the topic's bound was higher.
+            self._give_up(name, batch, Errors.REQUEST_TIMED_OUT)
+        else:
+            number = next(self._batches)
+            self._halved.append(self._partitions[name].halve(batch, number))
 
     def _returned(self, request: Produce) -> _Batch | None:
         """The batch of a copy that is not under way any more; None if it was given up."""
@@ -253,8 +287,9 @@ class IdempotentMachine:
     def _step(self) -> Step:
         requests = list(self._due())
         self._outstanding.update((request.number, request) for request in requests)
-        step = Step(tuple(requests), None, tuple(self._delivered), failed=tuple(self._failed))
-        self._delivered, self._failed = [], []
+        delivered, failed = tuple(self._delivered), tuple(self._failed)
+        step = Step(tuple(requests), None, delivered, failed=failed, halved=tuple(self._halved))
+        self._delivered, self._failed, self._halved = [], [], []
         return step
 
     def _due(self) -> Iterator[Request]:
@@ -286,7 +321,7 @@ class IdempotentMachine:
         producer_id, epoch = partition.identity.producer_id, partition.identity.producer_epoch
         is_last = epoch >= _LAST_EPOCH
         if partition.gap_may_close or is_last:
-            for batch in [batch for batch in partition.batches if batch.unanswered]:
+            for batch in [b for b in partition.batches if b.unanswered or b.appended]:
                 self._give_up(name, batch, Errors.REQUEST_TIMED_OUT)
         if not is_last:
             partition.begin_epoch(Identity(producer_id, epoch + 1))
@@ -317,4 +352,4 @@ class IdempotentMachine:
         head = (number, self._versions.produce, batch.attempts, None, None)
         identity = (None, partition.identity.producer_id, partition.identity.producer_epoch)
         records = (batch.number, batch.base_sequence, batch.record_count)
-        return Produce(*head, *identity, name, *records)
+        return Produce(*head, *identity, name, *records, batch.rank)

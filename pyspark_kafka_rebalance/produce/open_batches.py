@@ -11,9 +11,11 @@ No record is appended until it returns, since earlier records of that thread may
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .encoder.arrow_encoder import ArrowEncoder
+from .encoder.at_once import Append, Room, new_appender
 from .encoder.batch_builder import BatchBuilder
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import StickyPartition
@@ -34,13 +36,15 @@ class OpenBatches:
     settings : EncoderSettings
     available : list of int
         The partitions that have a leader.
+    room : Room
+        What all topics share; records that come at once count there.
 
     Attributes
     ----------
     partitions, available : int, list of int
         As of the last `follow`.
-    size : int
-        Bytes in open batches, before compression.
+    append_at_once : callable
+        See `Appender.append`.
     sticky : StickyPartition
         Where records without a key go.
     encodes : bool
@@ -52,21 +56,38 @@ class OpenBatches:
     """
 
     def __init__(
-        self, topic: str, partitions: int, settings: EncoderSettings, available: list[int]
+        self,
+        topic: str,
+        partitions: int,
+        settings: EncoderSettings,
+        available: list[int],
+        room: Room,
     ) -> None:
         self.topic = topic
         self.partitions = partitions
         self.available = available
         self._settings = settings
         self._builders: dict[int, BatchBuilder] = {}
-        self._sizes: dict[int, int] = {}
+        self._outdated: set[int] = set()  # the partitions whose builder has other settings
+        self._appender = new_appender(room)
+        self.append_at_once: Append = self._appender.append
         self.sticky = StickyPartition(partitions, available)
         self._arrow: ArrowEncoder | None = None
+        self._arrow_settings = settings
         self._arrow_bytes = 0
         self.encodes = False
-        self.size = 0
         self.opened_at: float | None = None
         self.closed: list[EncodedBatch] = []
+        self._follow_sticky()
+
+    @property
+    def size(self) -> int:
+        """Bytes in open batches, before compression."""
+        return self._appender.size + self._arrow_bytes
+
+    def _follow_sticky(self) -> None:
+        self._appender.partitions = self.partitions
+        self._appender.sticky = self.sticky.partition
 
     def follow(self, partitions: int, available: list[int]) -> None:
         """Take over how many partitions the topic has now, and which of them have a leader.
@@ -75,6 +96,7 @@ class OpenBatches:
         """
         self.partitions, self.available = partitions, available
         self.sticky.set_partitions(partitions, available)
+        self._follow_sticky()
         if self._arrow is not None:
             self._arrow.set_partitions(partitions)
 
@@ -101,19 +123,40 @@ class OpenBatches:
         builder = self._builders.get(partition)
         if builder is None:
             builder = self._new_builder(partition)
+        before = builder.size if len(builder) else 0
         size = builder.append(key, value, headers, timestamp_ms)
         if not size:
             self._close(partition)
+            builder = self._builders[partition]
+            before = 0
             size = builder.append(key, value, headers, timestamp_ms)
-        sizes = self._sizes
-        self.size += size - sizes.get(partition, 0)
-        sizes[partition] = size
+        appender = self._appender
+        appender.size += size - before
+        if self.opened_at is not None:  # the next ones are nobody's business but the builder's
+            self._follow_sticky()
+            appender.ready = True
+
+    def limit(self, batch_bytes: int) -> None:
+        """Let batches that begin from now on be no larger: the topic does not take larger ones."""
+        if batch_bytes < self._settings.batch_bytes:
+            self._settings = replace(self._settings, batch_bytes=batch_bytes)
+            self._outdated = set(self._builders)
+            for partition in self._outdated.difference(self.open_in()):
+                self._renew(partition)
+
+    def close_for_rows(self) -> None:
+        """Close what rows cannot be added to: single records, and rows under other settings."""
+        self.close_records()
+        if self._arrow_bytes and self._arrow_settings is not self._settings:
+            self._close_arrow()
 
     def begin_rows(self) -> None:
-        """Make ready for `encode`, after `close_records`; then comes `end_rows`."""
-        assert not self._sizes
-        if self._arrow is None:
+        """Make ready for `encode`, after `close_for_rows`; then comes `end_rows`."""
+        assert not self.open_in()
+        if self._arrow is None or self._arrow_settings is not self._settings:
             self._arrow = ArrowEncoder(self.topic, self.partitions, self._settings, self.sticky)
+            self._arrow_settings = self._settings
+        self._appender.ready = False
         self.encodes = True
 
     def encode(
@@ -139,7 +182,7 @@ class OpenBatches:
 
     def open_in(self) -> list[int]:
         """The partitions with an open batch of single records."""
-        return list(self._sizes)
+        return self._appender.open()
 
     def last_in(self, partition: int) -> int:
         """The number of the last record in its open batch, from 0."""
@@ -147,7 +190,7 @@ class OpenBatches:
 
     def close_records(self, but: Container[int] = ()) -> None:
         """Close the open batches of single records, but those of these partitions."""
-        for partition in list(self._sizes):
+        for partition in self.open_in():
             if partition not in but:
                 self._close(partition)
 
@@ -156,7 +199,8 @@ class OpenBatches:
         self.close_records(but)
         if self._arrow_bytes and not self.encodes:
             self._close_arrow()
-        if not self._sizes:
+        if not self._appender.open():
+            self._appender.ready = False
             self.opened_at = None
 
     def take(self) -> list[EncodedBatch]:
@@ -171,12 +215,22 @@ class OpenBatches:
 
     def _new_builder(self, partition: int) -> BatchBuilder:
         builder = self._builders[partition] = BatchBuilder(self.topic, partition, self._settings)
+        self._appender.know(partition, builder.records)
         return builder
 
     def _close(self, partition: int) -> None:
-        self.size -= self._sizes.pop(partition)
+        builder = self._builders[partition]
+        self._appender.size -= builder.size
         self.sticky.closed(partition)
-        self.closed.append(self._builders[partition].close())
+        self._follow_sticky()
+        self.closed.append(builder.close())
+        if partition in self._outdated:
+            self._renew(partition)
+
+    def _renew(self, partition: int) -> None:
+        """Let the partition's next batch have the present settings."""
+        self._outdated.discard(partition)
+        self._new_builder(partition)
 
     def _close_arrow(self) -> None:
         assert self._arrow is not None
@@ -184,5 +238,4 @@ class OpenBatches:
         self._arrow_is(0)
 
     def _arrow_is(self, size: int) -> None:
-        self.size += size - self._arrow_bytes
         self._arrow_bytes = size

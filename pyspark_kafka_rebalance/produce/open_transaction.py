@@ -20,9 +20,13 @@ from kafka.structs import TopicPartition
 
 from .requests import GroupMetadata, Offset
 from .transaction_errors import Outcome, outcome_by_offsets
+from .transaction_step import Halved
 
 #: As many batches as a leader keeps for each producer, to recognize a repetition.
 MAX_IN_FLIGHT = 5
+
+#: Sequence numbers go from 0 to 2**31 - 1, and around.
+SEQUENCES = 2**31
 
 
 class Phase(enum.Enum):
@@ -45,6 +49,7 @@ class Batch:
     under_way: bool = False
     unanswered: bool = False
     place: int = 0  # among all of its partition
+    rank: tuple[int, ...] = ()  # see Produce
 
 
 @dataclass
@@ -68,12 +73,34 @@ class Partition:
         self.count += 1
         self.batches.append(batch)
 
+    def halve(self, batch: Batch, number: int) -> Halved:
+        """Let a batch go on as two; ``number`` names the second.
+
+        They share its sequence numbers, so nothing changes for those behind.
+        """
+        records = (batch.record_count + 1) // 2
+        second = replace(batch, number=number, record_count=batch.record_count - records)
+        if batch.base_sequence is not None:
+            second.base_sequence = (batch.base_sequence + records) % SEQUENCES
+        rank = batch.rank or (batch.number,)
+        batch.record_count, batch.rank, second.rank = records, (*rank, 0), (*rank, 1)
+        at = self.batches.index(batch) + 1
+        self.batches.insert(at, second)
+        self.count += 1
+        for later in islice(self.batches, at, None):
+            later.place += 1
+        return Halved(batch.number, number, records)
+
     def sendable(self) -> list[Batch]:
         """The batches to send now, in order."""
         if not self.batches:
             return []
-        end = self.batches[0].place + MAX_IN_FLIGHT
-        return [b for b in islice(self.batches, MAX_IN_FLIGHT) if not b.under_way and b.place < end]
+        first = self.batches[0]
+        # A part may be too large, too. A leader that knows nothing of the producer yet would take
+        # the next one without it.
+        most = 1 if first.rank else MAX_IN_FLIGHT
+        end = first.place + most
+        return [b for b in islice(self.batches, most) if not b.under_way and b.place < end]
 
     def is_first(self, batch: Batch) -> bool:
         """Whether all batches before this one are acknowledged."""
@@ -217,6 +244,11 @@ class OpenTransaction:
     renewed: bool = False
     producer_id: int = -1
     written: dict[TopicPartition, int] = field(default_factory=dict)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it may be committed yet."""
+        return self.phase in (Phase.OPEN, Phase.COMMITTING)
 
     def add(self, partition: TopicPartition, batch: Batch) -> None:
         """Queue a batch."""

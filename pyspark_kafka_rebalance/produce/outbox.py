@@ -1,8 +1,8 @@
 """Which request goes to which broker, and when. Pure.
 
 Invariants:
- 1. The batches of a partition leave in the order of their numbers, and none before an earlier one
-    that waits to be sent again.
+ 1. The batches of a partition leave in their order, and none before an earlier one that waits to be
+    sent again.
  2. A message has at most one batch of a partition, and batches of no more than the bound in bytes,
     unless one alone is larger.
  3. A broker has at most ``max_in_flight`` messages with records that it has not answered.
@@ -115,7 +115,7 @@ class Outbox:
                 self._others.append((at, request))
                 continue
             line = self._lines.setdefault(request.partition, _Line())
-            insort(line.waiting, request, key=attrgetter("batch"))
+            insort(line.waiting, request, key=attrgetter("order"))
             if request.attempt:
                 line.not_before = max(line.not_before, at)
 

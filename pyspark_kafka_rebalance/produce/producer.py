@@ -29,16 +29,17 @@ from ..errors import (
 from ..fetch.connections import MIN_RECEIVE_MESSAGE_MAX_BYTES, ClusterConnections
 from ..transport.forks import RefusedLock, leave_to_parent
 from .broker_link import BrokerLink
-from .broker_versions import versions_of
-from .delivery import Delivery, Machine, RecordPosition
+from .broker_versions import LatestVersions, versions_of
+from .delivery import OUTSIDE, Delivery, Machine, RecordPosition
 from .encoder.arrow_slices import slices_of
+from .encoder.at_once import Append
 from .encoder.encoded_batch import EncodedBatch
 from .encoder.partitioner import partition_of_key
 from .idempotent import IdempotentMachine
 from .open_batches import OpenBatches
 from .open_transaction import MemberNow
 from .producer_settings import ProducerSettings
-from .requests import GroupMetadata, Offset
+from .requests import GroupMetadata, Offset, Versions
 from .transaction import TransactionMachine
 from .transaction_errors import Errors, Outcome
 from .transaction_step import Ended, Standing
@@ -76,7 +77,7 @@ class Producer:
         Names the producer across its incarnations; the newest one fences the others.
     **config
         kafka-python's settings of a producer, and ``buffer_memory``: how many bytes of records may
-        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 1,000,000 and
+        wait for acknowledgement (64 MiB); `send` blocks beyond. ``batch_size`` is 500,000 and
         ``linger_ms`` is 5 by default; ``acks`` is always "all".
 
     Raises
@@ -103,8 +104,8 @@ class Producer:
         except BaseException:
             connections.close()
             raise
-        self.versions = versions
         self._transactions: TransactionMachine | None = None
+        self._latest = LatestVersions(connections, versions, settings.metadata_max_age_s)
         machine: Machine
         if transactional_id is None:
             machine = IdempotentMachine(versions)
@@ -114,8 +115,12 @@ class Producer:
             )
         self._delivery = Delivery(machine, settings.delivery, time.monotonic)
         self._most = settings.delivery.buffer_memory
-        self._link = BrokerLink(connections, self._delivery, settings)
+        latest = None if transactional_id is None else self._latest
+        self._link = BrokerLink(connections, self._delivery, settings, latest)
         self._lock = self._link.lock
+        self._delivery.room.locked = self._lock.locked
+        #: By topic; none if there are serializers.
+        self._at_once: dict[str, Append] = {}
         self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
         leave_to_parent(self, Producer._leave_to_parent)
@@ -159,6 +164,13 @@ class Producer:
         TypeError, ValueError
             The topic has no such partition, or key, value or a header is not bytes.
         """
+        at_once = self._at_once.get(topic)
+        if (
+            at_once is not None
+            and not future
+            and at_once(OUTSIDE, key, value, headers, partition, timestamp_ms)
+        ):
+            return None
         self._refuse_outside_of_transactions()
         return self._send(None, topic, value, key, headers, partition, timestamp_ms, future)
 
@@ -277,9 +289,16 @@ class Producer:
         with self._lock:
             self._link.check()
             self._await_the_last(machine, timeout_ms)
+            self._follow_brokers(machine)
             begun = Transaction(self, machine.begin())
             self._delivery.look_at_machine()
             return begun
+
+    @property
+    def versions(self) -> Versions:
+        """The versions of its requests, those of the transaction that is open."""
+        machine = self._transactions
+        return self._latest.versions if machine is None else machine.versions
 
     @property
     def has_failed(self) -> bool:
@@ -369,6 +388,8 @@ class Producer:
             batches = delivery.open.get(topic)
             if batches is None:
                 batches = self._opened(topic, transaction)
+            if topic not in self._at_once and self._settings.serializers == (None, None):
+                self._at_once[topic] = batches.append_at_once
             if batches.encodes:
                 self._wait_for_rows(transaction, batches)
             if partition is None:
@@ -497,6 +518,12 @@ class Producer:
             "the end of the last transaction",
         )
 
+    def _follow_brokers(self, machine: TransactionMachine) -> None:
+        """Use what the brokers offer by now: they may have been upgraded, or downgraded."""
+        if machine.transaction is None and machine.versions != self._latest.versions:
+            self._delivery.apply(machine.upgrade(self._latest.versions))
+            self._link.wake()
+
     def _make_ready(self, transaction: int | None) -> None:
         """Wait until a record may be sent, or raise why none may be."""
         self._check(transaction)
@@ -619,11 +646,20 @@ class Transaction:
     """One transaction of a `Producer`: its records and offsets become visible together, or never.
 
     Every call after its end raises TransactionAbortedError, whoever makes it.
+
+    Attributes
+    ----------
+    handle : int
+        Its number.
+    at_once : dict of str to Append
+        By topic, as soon as known: takes ``handle`` and the record, or returns False; `send` then
+        says why, or waits.
     """
 
     def __init__(self, producer: Producer, handle: int) -> None:
         self._producer = producer
         self.handle = handle
+        self.at_once = producer._at_once
         self._is_told = False  # whether a call has reported the outcome
 
     def send(
@@ -638,6 +674,13 @@ class Transaction:
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         """Send a record: see `Producer.send`."""
+        at_once = self.at_once.get(topic)
+        if (
+            at_once is not None
+            and not future
+            and at_once(self.handle, key, value, headers, partition, timestamp_ms)
+        ):
+            return None
         return self._producer._send(
             self.handle, topic, value, key, headers, partition, timestamp_ms, future
         )

@@ -216,6 +216,9 @@ class Produce(Request):
         Names the batch; the same in all copies.
     base_sequence : int
         The sequence number of its first record.
+    rank : tuple of int
+        Of a part of a batch that was too large: the number of the whole, then 0 or 1 for each time
+        that it was halved. Empty for a whole batch.
     """
 
     API_KEY = 0
@@ -226,6 +229,12 @@ class Produce(Request):
     batch: int
     base_sequence: int
     record_count: int
+    rank: tuple[int, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Its place among the batches of its partition."""
+        return self.rank or (self.batch,)
 
 
 @dataclass(frozen=True)

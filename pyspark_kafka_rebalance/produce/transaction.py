@@ -62,7 +62,15 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from ..errors import TransactionAbortedError
-from .open_transaction import Batch, Group, MemberNow, OffsetCommit, OpenTransaction, Phase
+from .open_transaction import (
+    SEQUENCES,
+    Batch,
+    Group,
+    MemberNow,
+    OffsetCommit,
+    OpenTransaction,
+    Phase,
+)
 from .requests import (
     GROUP,
     TRANSACTION,
@@ -82,6 +90,7 @@ from .requests import (
     Versions,
 )
 from .transaction_errors import (
+    TOO_LARGE,
     Errors,
     Outcome,
     Verdict,
@@ -90,14 +99,11 @@ from .transaction_errors import (
     verdict_of,
     worst,
 )
-from .transaction_step import Ended, Identity, Standing, Step, Sweep, slot_of, why
+from .transaction_step import Ended, Halved, Identity, Standing, Step, Sweep, slot_of, why
 
 #: The last epoch of a producer id is the coordinator's, to fence with. Brokers may answer it where
 #: they continue with another producer id; InitProducerId returns that.
 _COORDINATORS_EPOCH = 32_767
-
-#: Sequence numbers go from 0 to 2**31 - 1, and around.
-_SEQUENCES = 2**31
 
 
 class TransactionMachine:
@@ -137,6 +143,7 @@ class TransactionMachine:
         # Of the current event.
         self._ended: Ended | None = None
         self._delivered: list[int] = []
+        self._halved: list[Halved] = []
 
     @property
     def standing(self) -> Standing:
@@ -461,6 +468,9 @@ class TransactionMachine:
             self._delivered.append(batch.number)
         elif answer.error == Errors.OUT_OF_ORDER_SEQUENCE_NUMBER and not partition.is_first(batch):
             verdict = Verdict.RETRY  # one before it has not arrived
+        elif answer.error in TOO_LARGE and batch.record_count > 1 and current.goes_on:
+            self._halved.append(partition.halve(batch, next(self._batches)))
+            verdict = Verdict.DONE  # of this copy
         self._settle(request, verdict, answer.error)
 
     def _end_answered(self, request: EndTxn, answer: Answer) -> None:
@@ -634,8 +644,9 @@ class TransactionMachine:
             if isinstance(request, _OF_COORDINATOR):
                 self._at_coordinator = request.number
             requests.append(request)
-        step = Step(tuple(requests), self._ended, tuple(self._delivered), batch)
-        self._ended, self._delivered = None, []
+        delivered, halved = tuple(self._delivered), tuple(self._halved)
+        step = Step(tuple(requests), self._ended, delivered, batch, halved=halved)
+        self._ended, self._delivered, self._halved = None, [], []
         return step
 
     def _due(self) -> Iterator[Request]:
@@ -828,10 +839,10 @@ class TransactionMachine:
         current.producer_id = self._identity.producer_id
         if batch.base_sequence is None:
             batch.base_sequence = self._sequences.get(name, 0)
-            self._sequences[name] = (batch.base_sequence + batch.record_count) % _SEQUENCES
+            self._sequences[name] = (batch.base_sequence + batch.record_count) % SEQUENCES
         head = self._head((Produce, batch.number), self._versions.produce, None, current.handle)
         records = (batch.number, batch.base_sequence, batch.record_count)
-        return Produce(*head, *self._producer(), name, *records)
+        return Produce(*head, *self._producer(), name, *records, batch.rank)
 
     def _txn_offset_commit_of(self, group: Group) -> Callable[[int], Request]:
         commit = group.waiting[0]

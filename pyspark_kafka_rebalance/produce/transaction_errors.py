@@ -171,6 +171,10 @@ _PRODUCER = {
     _E.TRANSACTION_ABORTABLE: Verdict.ABORT,
 }
 
+#: The brokers' transactions were downgraded from v2 to v1, amid one of v2. The next one is v1, and
+#: its new epoch ends this one.
+_DOWNGRADED = {_E.UNSUPPORTED_VERSION: Verdict.NEW_EPOCH}
+
 #: The group and its member.
 _GROUP = {
     _E.INVALID_GROUP_ID: Verdict.ABORT,
@@ -218,6 +222,7 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
     TxnOffsetCommit: {
         **_MOVES,
         **_REFUSED,
+        **_DOWNGRADED,
         **_PRODUCER,
         **_GROUP,
         _E.UNKNOWN_TOPIC_OR_PARTITION: Verdict.RETRY,
@@ -237,12 +242,19 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         _E.INVALID_PRODUCER_EPOCH: Verdict.NEW_EPOCH,
         _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: Verdict.FATAL,
     },
-    EndTxn: {**_MOVES, **_REFUSED, **_PRODUCER, _E.UNKNOWN_SERVER_ERROR: Verdict.RETRY_ELSEWHERE},
+    EndTxn: {
+        **_MOVES,
+        **_REFUSED,
+        **_DOWNGRADED,
+        **_PRODUCER,
+        _E.UNKNOWN_SERVER_ERROR: Verdict.RETRY_ELSEWHERE,
+    },
     # A batch that is refused for good leaves a gap in the sequence numbers: they start again with
     # a new epoch, which an abort of transactions v2 brings anyway.
     Produce: {
         **_MOVES,
         **_REFUSED,
+        **_DOWNGRADED,
         **_PRODUCER,
         _E.DUPLICATE_SEQUENCE_NUMBER: Verdict.DONE,
         _E.REQUEST_TIMED_OUT: Verdict.RETRY,
@@ -317,6 +329,10 @@ UNKNOWN_CODE: Mapping[type[Request], Verdict] = {
     OffsetFetch: Verdict.FATAL,
     Fetch: Verdict.FATAL,
 }
+
+
+#: A batch is larger than its topic or broker allows; parts of it may not be.
+TOO_LARGE = (Errors.MESSAGE_TOO_LARGE, Errors.RECORD_LIST_TOO_LARGE)
 
 
 def verdict_of(request: type[Request], code: int) -> Verdict:

@@ -19,7 +19,7 @@ from .requests import (
     Request,
     TxnOffsetCommit,
 )
-from .transaction_errors import Outcome, error_name
+from .transaction_errors import TOO_LARGE, Outcome, error_name
 
 
 class Standing(enum.Enum):
@@ -58,6 +58,23 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Halved:
+    """A batch that was too large, and goes on as two.
+
+    Attributes
+    ----------
+    batch, second : int
+        The numbers of its halves; the first keeps that of the whole.
+    records : int
+        How many the first half has.
+    """
+
+    batch: int
+    second: int
+    records: int
+
+
+@dataclass(frozen=True)
 class Step:
     """What one event leads to.
 
@@ -73,6 +90,8 @@ class Step:
         The number of the batch that this event added; -1 if none.
     failed : tuple of (int, int)
         Outside of transactions: batches that are given up, each with its error code.
+    halved : tuple of Halved
+        To be done before ``requests`` are sent.
     """
 
     requests: tuple[Request, ...] = ()
@@ -80,6 +99,7 @@ class Step:
     delivered: tuple[int, ...] = ()
     batch: int = -1
     failed: tuple[tuple[int, int], ...] = ()
+    halved: tuple[Halved, ...] = ()
 
 
 @dataclass
@@ -122,4 +142,14 @@ def slot_of(request: Request) -> tuple[Any, ...]:
 
 def why(request: Request, code: int) -> str:
     """A refusal, for people."""
+    if isinstance(request, Produce) and code in TOO_LARGE and request.record_count == 1:
+        return too_large(request.partition, code)
     return f"{type(request).__name__}: {error_name(code)}"
+
+
+def too_large(partition: TopicPartition, code: int) -> str:
+    """What to do about a record that cannot be sent, not even alone in its batch."""
+    return (
+        f"a record for {partition.topic}-{partition.partition} is larger than the topic's "
+        f"max.message.bytes allows ({error_name(code)})"
+    )

@@ -25,11 +25,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kafka.errors import IllegalStateError
+
 from ..errors import TransactionAbortedError
 from .group import GroupTransaction, ProducerGroup
 from .members.ownership import ProducerEvents
 from .progress import ProducerProgress
-from .transactions import NOT_AT_ONCE, NOW, Handle
+from .transactions import CLOSED, NOT_AT_ONCE, NOW, Handle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,6 +118,8 @@ class AsyncProducerGroup:
     async def poll(self, timeout_ms: float = 0) -> ProducerEvents:
         """Take part in the rebalance and return what has changed; as ``ProducerGroup.poll``."""
         while True:
+            if self._closing is not None:
+                self._refuse(None)
             if self._polling is None:
                 self._polling, self._poll = self._submit(NOW, self._group.poll, timeout_ms)
                 self._poll_is_left = False
@@ -263,6 +267,12 @@ class AsyncProducerGroup:
             made = self._group._transactions.tellings
         return self._answer(None, made, function, *arguments)
 
+    def _refuse(self, handle: Handle | None) -> None:
+        """Once ``close`` has begun."""
+        if handle is not None:
+            raise TransactionAbortedError(handle.ended or CLOSED, self.restart_points)
+        raise IllegalStateError(CLOSED)
+
     def _leave_poll(self) -> None:
         if not self._poll_is_left:
             self._poll_is_left = True
@@ -276,6 +286,8 @@ class AsyncProducerGroup:
         *arguments: Any,
     ) -> Answer:
         """Run a call on the group's thread, after earlier calls; a poll ends early for it."""
+        if self._closing is not None:
+            self._refuse(handle)
         self._left_to_thread += 1
         answer, submitted = self._submit(made, self._counted, function, *arguments)
         if self._polling is not None:
@@ -318,18 +330,27 @@ class AsyncGroupTransaction:
     """A transaction of an ``AsyncProducerGroup``, which its callers name.
 
     As ``GroupTransaction``, with ``await``: several tasks may send in it, and none of them behind a
-    gap. ``async with`` begins and ends it.
+    gap. ``async with`` begins and ends it, once. A call that is cancelled goes on, ``commit`` and
+    the end of the block included: what it came to shows in the group's ``restart_points`` once the
+    next transaction has begun.
     """
-
-    _transaction: GroupTransaction
 
     def __init__(self, group: AsyncProducerGroup) -> None:
         self._async_group = group
+        self._begun: GroupTransaction | None = None
+        self._is_used = False
+        self._is_committing = False  # or about to, after what was called before
+
+    @property
+    def _transaction(self) -> GroupTransaction:
+        if self._begun is None:
+            raise IllegalStateError("'async with' begins the transaction")
+        return self._begun
 
     @property
     def has_ended(self) -> bool:
         """Whether it is committed or aborted."""
-        return self._transaction.has_ended
+        return self._begun is not None and self._begun.has_ended
 
     def send(
         self,
@@ -363,28 +384,34 @@ class AsyncGroupTransaction:
         self, restart_points: str | Mapping[int, str] | None = None
     ) -> Coroutine[Any, Any, None]:
         """Commit, and end; as ``ProducerGroup.commit_transaction``."""
-        return self._in_turn(self._transaction.commit, restart_points)
+        commit = self._transaction.commit
+        self._is_committing = True
+        return self._in_turn(commit, restart_points)
 
     def abort(self) -> Coroutine[Any, Any, dict[int, str | None]]:
         """Abort, and end; return where to go on."""
-        return self._in_turn(self._transaction.abort)
+        return self._abort(self._transaction)
 
     async def __aenter__(self) -> Self:
         group = self._async_group
+        if self._is_used:  # or those who have it would send in another transaction
+            raise IllegalStateError("this transaction has begun already; ask for another one")
+        self._is_used = True
         try:
             await group._in_turn(None, self._begin)
         except asyncio.CancelledError:
             # It may have begun, or be about to.
-            group._thread.submit(self._end_quietly)
+            if group._closing is None:
+                group._thread.submit(self._end_quietly)
             raise
         return self
 
     def _begin(self) -> None:
-        self._transaction = self._async_group._group.transaction()
+        self._begun = self._async_group._group.transaction()
 
     def _end_quietly(self) -> None:
-        if hasattr(self, "_transaction"):
-            self._transaction._abort_quietly()
+        if self._begun is not None:
+            self._begun._abort_quietly()
 
     async def __aexit__(
         self,
@@ -393,9 +420,20 @@ class AsyncGroupTransaction:
         traceback: TracebackType | None,
     ) -> None:
         if self._async_group._closing is None:
+            if error is not None:
+                self._break_off()
             await self._in_turn(self._transaction.__exit__, kind, error, traceback)
         elif error is None and not self._transaction._is_done:
-            raise TransactionAbortedError("the producer group is closed", {})
+            self._async_group._refuse(self._transaction._handle)
+
+    async def _abort(self, transaction: GroupTransaction) -> dict[int, str | None]:
+        self._break_off()
+        return await self._in_turn(transaction.abort)
+
+    def _break_off(self) -> None:
+        """Have a call return now that waits for brokers on the thread, where an abort queues."""
+        if not self._is_committing:
+            self._async_group._group._transactions.interrupt(self._transaction._handle)
 
     def _in_turn(
         self, function: Callable[..., Answer], *arguments: Any

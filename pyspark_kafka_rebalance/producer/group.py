@@ -32,14 +32,19 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.errors import IllegalStateError, KafkaError
 
-from ..errors import KafkaRebalanceError, OptionError, PartitionsLostError
+from ..errors import (
+    KafkaRebalanceError,
+    OptionError,
+    PartitionsLostError,
+    TransactionAbortedError,
+)
 from ..transport.forks import leave_to_parent, refuse
 from .members.listener import tell
 from .members.membership import BeingCalled, ProducerMembership
 from .members.ownership import ProducerEvents
 from .options import ProducerOptions
 from .status import GroupStatus
-from .transactions import NOT_AT_ONCE, Handle, Transactions
+from .transactions import CLOSED, NOT_AT_ONCE, Handle, Transactions
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -116,6 +121,7 @@ class ProducerGroup(GroupStatus):
         )
         transactions.membership = self._membership
         self._serializes = bool(self._options.key_serializer or self._options.value_serializer)
+        self._sends_quickly = not self._serializes
         self._listener: Any = None
         self._untold = ProducerEvents()
         self._started = False
@@ -249,6 +255,29 @@ class ProducerGroup(GroupStatus):
         TransactionAbortedError
             The transaction was aborted: go back to the restart points.
         """
+        if (
+            not future
+            and self._sends_quickly
+            and self._transactions.send_quickly(
+                None,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+            )
+        ):
+            membership = self._membership
+            membership.being_called.signs_of_life += 1
+            boundaries = self._transactions.boundaries
+            if boundaries.automatic and (
+                membership.ownership.asked_back_now or boundaries.may_be_due(time.monotonic)
+            ):
+                self._commit_if_due()
+            return None
         return self._send_in(
             None,
             topic,
@@ -396,6 +425,7 @@ class ProducerGroup(GroupStatus):
         if self._closed:
             return
         self._closed = True
+        self._sends_quickly = False
         timeout_s = timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         try:
@@ -433,7 +463,7 @@ class ProducerGroup(GroupStatus):
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         if self._closed or not self._started:
-            self._refuse()
+            self._refuse(handle)
         with self._membership.being_called:  # metadata or buffer space may take long
             if self._serializes:
                 key, value = self._options.serialized(topic, headers, key, value)
@@ -488,7 +518,7 @@ class ProducerGroup(GroupStatus):
         timestamp_ms: int | None,
     ) -> None:
         if self._closed or not self._started:
-            self._refuse()
+            self._refuse(handle)
         with self._membership.being_called:
             self._transactions.send_batch(
                 handle, source_partition, restart_point, topic, data, timestamp_ms
@@ -498,12 +528,12 @@ class ProducerGroup(GroupStatus):
     def _commit_in(
         self, handle: Handle | None, restart_points: str | Mapping[int, str] | None
     ) -> None:
-        with self._called():
+        with self._called(handle):
             self._transactions.commit(handle, restart_points)
             self._turn()
 
     def _abort_in(self, handle: Handle | None) -> dict[int, str | None]:
-        with self._called():
+        with self._called(handle):
             self._transactions.abort(handle)
             self._turn()
             return self.restart_points
@@ -521,21 +551,25 @@ class ProducerGroup(GroupStatus):
     def _leave_to_parent(self) -> None:
         """In a forked child: the group is closed there, without having closed anything."""
         self._closed = True
+        self._sends_quickly = False
         setattr(self, "_refuse", refuse)  # noqa: B010 - a method, which mypy guards
 
     @property
     def _running(self) -> bool:
         return self._started and not self._closed
 
-    def _refuse(self) -> None:
-        raise IllegalStateError(
-            "the producer group is closed" if self._closed else "subscribe() comes first"
-        )
+    def _refuse(self, handle: Handle | None = None) -> None:
+        if handle is not None:
+            raise TransactionAbortedError(handle.ended or CLOSED, self.restart_points)
+        raise IllegalStateError(CLOSED if self._closed else "subscribe() comes first")
 
-    def _called(self, *, growing: bool = False) -> BeingCalled:
-        """Begin a call that waits; raises the error that ended the membership."""
-        if not self._running:
-            self._refuse()
+    def _called(self, handle: Handle | None = None, *, growing: bool = False) -> BeingCalled:
+        """Begin a call that waits; raises the error that ended the membership.
+
+        A call on a handle whose transaction has ended raises that before.
+        """
+        if not self._running or (handle is not None and handle.ended and not handle.is_aborting):
+            self._refuse(handle)
         self._membership.raise_failure(growing=growing)
         return self._membership.being_called
 
@@ -595,6 +629,24 @@ class GroupTransaction:
         future: bool = False,
     ) -> Future[RecordPosition] | None:
         """Send a record in this transaction; as ``ProducerGroup.send``."""
+        group = self._group
+        if (
+            not future
+            and group._sends_quickly
+            and group._transactions.send_quickly(
+                self._handle,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+            )
+        ):
+            group._membership.sign_of_life()
+            return None
         return self._group._send_in(
             self._handle,
             topic,
@@ -653,6 +705,6 @@ class GroupTransaction:
 
     def _abort_quietly(self) -> None:
         """Abort if it has not ended; another error is on its way."""
-        if not self.has_ended:
+        if not self.has_ended or self._handle.is_aborting:
             with suppress(KafkaRebalanceError, KafkaError):
                 self.abort()

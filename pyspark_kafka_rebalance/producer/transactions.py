@@ -13,6 +13,8 @@ Who means which transaction:
 3. Calls that the user made before that error, and that run later (an event loop queues them), are
    refused, too.
 4. A poll means no transaction: it tells the one user alone.
+5. A call that waits for brokers holds ``lock``. An abort does not wait for it: ``interrupt`` ends
+   the producer's transaction first, without the lock, so that the call returns.
 
 Longer than other modules: each call checks the membership, the producer and what has ended under
 one lock, in an order that is easier to verify in one place.
@@ -37,14 +39,14 @@ from ..errors import (
     TransactionAbortedError,
     TransactionInDoubtError,
 )
-from ..produce.producer import GroupMetadata, Offset
+from ..produce.producer import GroupMetadata, Offset, Transaction
 from .boundaries import Boundaries
 from .members.membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
-from .restart_points import check, chosen_points, encoded, key_of
-from .writer import Writer, offset_of
+from .restart_points import check, chosen_points, encoded, key_of, number_of
+from .writer import Writer, break_off, offset_of
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +58,19 @@ _HAS_HANDLE = "a transaction is open that has a handle: use that"
 
 _COMMITTED = "it has been committed before this call"
 
+#: Why the calls of a handle are refused from then on.
+CLOSED = "the producer group is closed"
+
 #: ``made`` of a call that runs as it is made.
 NOW = math.inf
 
 #: What ``send_at_once`` returns for a record that it has not sent.
 NOT_AT_ONCE = object()
+
+#: What a record can be refused for. Other errors are raised by the handlers of signals.
+_REFUSALS = (kafka_errors.KafkaError, KafkaRebalanceError, TypeError, ValueError)
+
+_TORN = "a call that sent in it was interrupted, so it may have a part of the records"
 
 #: What keeps a transaction from beginning, or from going on.
 _FAILURES = (kafka_errors.KafkaError, KafkaRebalanceError, OSError)
@@ -79,9 +89,12 @@ class Handle:
     ----------
     ended : str or None
         Why it takes no calls any more.
+    is_aborting : bool
+        Whether an abort has interrupted it, and is yet to return.
     """
 
     ended: str | None = None
+    is_aborting: bool = False
 
 
 class Transactions:
@@ -127,6 +140,7 @@ class Transactions:
         self._handle: Handle | None = None
         self._untold: str | None = None  # why the one user's transaction was aborted
         self._told = ""  # the same, of the last one that it was told of
+        self._interrupted: str | None = None  # why the open one was, while a call is in it
         self._options = options
         self._writer = Writer(options.producer, self._committer)
         #: The number of records in the open transaction, for each source partition that it touches.
@@ -187,6 +201,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         with self.lock:
             if not self._passes(handle, self.made):
                 self._enter(handle)
@@ -199,18 +215,68 @@ class Transactions:
                 delivery = transaction.send(
                     topic, value, key, headers, partition, timestamp_ms, future=future
                 )
-            except Exception as error:
+                if sources is None:
+                    assert source_partition is not None
+                    self._counts[source_partition] += 1
+                    self.boundaries.sent_again(source_partition, restart_point)
+                else:
+                    for p in sources:
+                        self._counts[p] += 1
+                    self.boundaries.sent(sources, restart_point, time.monotonic)
+            except _REFUSALS as error:
                 self._refuse(error)
                 raise
-            if sources is None:
-                assert source_partition is not None
-                self._counts[source_partition] += 1
-                self.boundaries.sent_again(source_partition, restart_point)
-            else:
-                for p in sources:
-                    self._counts[p] += 1
-                self.boundaries.sent(sources, restart_point, time.monotonic)
+            except BaseException:
+                self._doom_torn()
+                raise
             return delivery
+
+    def send_quickly(
+        self,
+        handle: Handle | None,
+        source_partition: int | None,
+        restart_point: str | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> bool:
+        """Send a record as ``send`` does; or do nothing and return False, if there is more to do.
+
+        For most records: the source partition is in the transaction already, and the record needs
+        no more than a copy. Kept flat, since calls are most of what a record costs.
+        """
+        if restart_point is not None:
+            check(restart_point)
+        lock = self.lock
+        if not lock.acquire(False):
+            return False
+        try:
+            transaction = self._writer.transaction
+            if (
+                transaction is None
+                or source_partition not in self._counts
+                or self._handle is not handle
+                or self._untold is not None
+                or self.made < self.tellings
+                or self.membership.ownership.doomed is not None
+            ):
+                return False
+            append = transaction.at_once.get(topic)
+            if append is None or not append(
+                transaction.handle, key, value, headers, partition, timestamp_ms
+            ):
+                return False
+            assert source_partition is not None
+            self._counts[source_partition] += 1
+            boundaries = self.boundaries
+            boundaries.records += 1
+            boundaries.last_points[source_partition] = restart_point
+            return True
+        finally:
+            lock.release()
 
     def send_batch(
         self,
@@ -233,6 +299,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         with self.lock:
             if not self._passes(handle, self.made):
                 self._enter(handle)
@@ -241,14 +309,17 @@ class Transactions:
             assert transaction is not None
             try:
                 transaction.send_batch(topic, data, timestamp_ms=timestamp_ms)
-            except Exception as error:
+                for p in sources:
+                    self._counts[p] += data.num_rows
+                self.boundaries.sent(sources, restart_point, time.monotonic, data.num_rows)
+            except _REFUSALS as error:
                 if isinstance(error, TransactionAbortedError) or self._writer.is_over:
                     raise self._give_up(_says(error)) from error
                 self._abort(_says(error))
                 raise
-            for p in sources:
-                self._counts[p] += data.num_rows
-            self.boundaries.sent(sources, restart_point, time.monotonic, data.num_rows)
+            except BaseException:
+                self._doom_torn()
+                raise
 
     def send_at_once(
         self,
@@ -266,6 +337,8 @@ class Transactions:
         """
         if restart_point is not None:
             check(restart_point)
+        if type(source_partition) is not int:
+            source_partition = number_of(source_partition)
         if not self.lock.acquire(blocking=False):
             return NOT_AT_ONCE
         try:
@@ -282,10 +355,15 @@ class Transactions:
                 return NOT_AT_ONCE
             try:
                 delivery = transaction.send(topic, *arguments, future=future)
+                self._counts[source_partition] += 1
+                self.boundaries.sent_again(source_partition, restart_point)
             except TransactionAbortedError:
                 return NOT_AT_ONCE  # aborting needs a broker
-            self._counts[source_partition] += 1
-            self.boundaries.sent_again(source_partition, restart_point)
+            except _REFUSALS:
+                raise
+            except BaseException:
+                self._doom_torn()
+                raise
             return delivery
         finally:
             self.lock.release()
@@ -320,35 +398,29 @@ class Transactions:
             for p in values:
                 if p not in self._counts:
                     self._opened_for(p)
-            options, transaction = self._options, self._writer.transaction
-            assert transaction is not None
             try:
-                written = {
-                    p: transaction.send(
-                        options.topic, value, key_of(options.group_id, p), None, p, future=True
-                    )
-                    for p, value in values.items()
-                }
-            except _FAILURES as error:
-                raise self._give_up(_says(error)) from error
-            with membership.changed:
-                doomed = None
-                if not membership.ownership.begin_commit():
-                    doomed = membership.ownership.doomed
-            if doomed is not None:
-                raise self._give_up(doomed)
-            try:
+                written = self._write(values)
                 self._commit_by(values)
+                self._committed(chosen, written)
             except TransactionAbortedError as error:
                 raise self._give_up(error.reason) from error
             except TransactionInDoubtError as error:
                 raise self._resolve() from error
-            self._committed(chosen, written)
+            except BaseException:  # of a signal's handler, as KeyboardInterrupt is
+                self._interrupted_commit()
+                raise
 
     def abort(self, handle: Handle | None) -> None:
-        """Abort the transaction, if any; the one user is then not told of an earlier abort."""
+        """Abort the transaction, if any; the one user is then not told of an earlier abort.
+
+        A call of another thread that waits in the transaction raises TransactionAbortedError.
+        """
+        self.interrupt(handle)
         with self.lock:
             if handle is not None:
+                interrupted, handle.is_aborting = handle.is_aborting, False
+                if interrupted and handle.ended is not None:
+                    return  # by the call that was interrupted
                 self._enter(handle)
             elif self._handle is not None:
                 raise kafka_errors.IllegalStateError(_HAS_HANDLE)
@@ -358,13 +430,39 @@ class Transactions:
             if handle is None:
                 self._untold = None
 
+    def interrupt(self, handle: Handle | None) -> None:
+        """Have no call send in this transaction any more, also if one is waiting; never waits.
+
+        Any thread. ``abort`` comes next. Does nothing if the commit is sent.
+        """
+        transaction = self._writer.transaction  # first, or it might be a later one
+        if self._handle is not handle or transaction is None:
+            return
+        if self._interrupt(transaction, _BY_THE_APPLICATION) and handle is not None:
+            handle.is_aborting = True
+
+    def _interrupt(self, transaction: Transaction, reason: str) -> bool:
+        self._interrupted = self._interrupted or reason
+        if not break_off(transaction, reason):
+            self._interrupted = None
+            return False
+        return True
+
+    def _interrupt_doomed(self) -> None:
+        """Have the call return that waits in a doomed transaction; nobody waits for its lock."""
+        with self.membership.changed:
+            doomed, transaction = self.membership.ownership.doomed, self._writer.transaction
+        if doomed is not None and transaction is not None:
+            self._interrupt(transaction, doomed)
+
     def tell_again(self, reason: str) -> None:
         """The TransactionAbortedError of a call without a handle has reached no caller."""
         self._untold = reason
 
     def abort_doomed(self) -> None:
-        """Abort the open transaction if it is doomed and nobody is using it; for take-overs."""
+        """Abort the open transaction if it is doomed, or have the call that uses it do so."""
         if not self.lock.acquire(blocking=False):
+            self._interrupt_doomed()
             return
         try:
             with self.membership.changed:
@@ -381,6 +479,7 @@ class Transactions:
         """
         if self.membership.ownership.doomed is None and self._untold is None:
             return
+        self._interrupt_doomed()
         with self.lock:
             self._abort_if_doomed()
             self._tell_the_user(NOW)
@@ -422,11 +521,11 @@ class Transactions:
         except (TransactionAbortedError, kafka_errors.KafkaError) as error:
             log.info("producer group %s: %s", self._options.group_id, error)
         if self._is_begun():
-            self._writer.abort("the producer group is closed", _ABORT_S)
+            self._writer.abort(CLOSED, _ABORT_S)
             with self.membership.changed:
                 self.membership.ownership.aborted()
             self._tell(Outcome.ABORTED)
-        self._end_handle("the producer group is closed")
+        self._end_handle(CLOSED)
 
     def _passes(self, handle: Handle | None, made: float) -> bool:
         """Whether ``_enter`` has nothing to do; quick."""
@@ -511,20 +610,29 @@ class Transactions:
                 self._writer.begin()
             # From this a take-over finds out that the transaction touches them.
             self._writer.announce(options.topic, new, options.group_id)
+            self._touch(new)
         except _FAILURES as error:
             raise self._give_up(_says(error)) from error
-        with membership.changed:
-            gone = [p for p in new if not membership.ownership.owns(p)]
-            membership.ownership.touch([p for p in new if p not in gone])
-            if gone:
-                membership.ownership.doom(
-                    "this member has lost a source partition that it was about to send records of"
-                )
+        except BaseException:
+            self._writer.tear()
+            if not begun:
+                self._roll_back(_TORN, 0)
+            raise
         self._counts |= dict.fromkeys(new, 0)
         if not begun:
             self._begun_at = time.monotonic()
         self.boundaries.begin(time.monotonic)
         return sources
+
+    def _touch(self, partitions: Collection[int]) -> None:
+        with self.membership.changed:
+            ownership = self.membership.ownership
+            owned = [p for p in partitions if ownership.owns(p)]
+            ownership.touch(owned)
+            if len(owned) < len(partitions):
+                ownership.doom(
+                    "this member has lost a source partition that it was about to send records of"
+                )
 
     def _refuse(self, error: Exception) -> None:
         """Raise TransactionAbortedError if not only this record failed."""
@@ -533,6 +641,31 @@ class Transactions:
         if not any(self._counts.values()):
             # Or a revoke would wait for it. There is nothing to go back for.
             self._roll_back("its first record was refused")
+
+    def _write(self, points: Mapping[int, bytes]) -> Mapping[int, Any]:
+        """Send restart points; the commit is under way from then on."""
+        options, transaction = self._options, self._writer.transaction
+        assert transaction is not None
+        try:
+            written = {
+                p: transaction.send(
+                    options.topic, value, key_of(options.group_id, p), None, p, future=True
+                )
+                for p, value in points.items()
+            }
+        except _FAILURES as error:
+            raise TransactionAbortedError(_says(error), {}) from error
+        with self.membership.changed:
+            ownership = self.membership.ownership
+            if not ownership.begin_commit():
+                raise TransactionAbortedError(ownership.doomed or "", {})
+        return written
+
+    def _doom_torn(self) -> None:
+        """A signal's handler has raised amid a call: what was sent may be without its point."""
+        self._writer.tear()
+        with self.membership.changed:
+            self.membership.ownership.doom(_TORN)
 
     def _commit_by(self, partitions: Collection[int]) -> None:
         begun_at = time.monotonic()
@@ -563,7 +696,7 @@ class Transactions:
 
     def _give_up(self, reason: str) -> TransactionAbortedError:
         """Abort the transaction; return the error to raise."""
-        return self._ended_by(self._abort, reason)
+        return self._ended_by(self._abort, self._interrupted or reason)
 
     def _ended_by(self, end: Callable[[str], None], reason: str) -> TransactionAbortedError:
         has_handle = self._handle is not None
@@ -582,9 +715,9 @@ class Transactions:
             self._untold = reason
         self._roll_back(reason)
 
-    def _roll_back(self, reason: str) -> None:
+    def _roll_back(self, reason: str, abort_s: float = _ABORT_S) -> None:
         log.info("producer group %s: transaction aborted: %s", self._options.group_id, reason)
-        self._writer.abort(reason, _ABORT_S)
+        self._writer.abort(reason, abort_s)
         with self.membership.changed:
             self.membership.ownership.aborted()
             self.membership.changed.notify_all()
@@ -593,6 +726,14 @@ class Transactions:
     def _resolve(self) -> TransactionAbortedError:
         """As ``_give_up``, where it may have been committed."""
         return self._ended_by(self._leave_in_doubt, _IN_DOUBT)
+
+    def _interrupted_commit(self) -> None:
+        """As ``_resolve``, where another error is on its way: the one user is told later."""
+        has_handle = self._handle is not None
+        self._writer.tear()
+        self._leave_in_doubt(_IN_DOUBT)
+        if not has_handle:
+            self._untold = _IN_DOUBT
 
     def _leave_in_doubt(self, reason: str) -> None:
         """Let the restart points show whether the transaction was committed.
@@ -617,6 +758,7 @@ class Transactions:
 
     def _forget(self, outcome: Outcome) -> None:
         self._tell(outcome)
+        self._interrupted = None
         self._counts.clear()
         self.boundaries.end()
 

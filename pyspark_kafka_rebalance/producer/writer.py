@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from kafka import errors as kafka_errors
@@ -28,12 +29,16 @@ from ..produce.transaction_errors import Outcome
 
 log = logging.getLogger(__name__)
 
+#: What an abort raises that goes on in the background.
+_NOT_YET = (kafka_errors.KafkaError, KafkaRebalanceError, RuntimeError)
+
 #: Returns the member as of now; None if it is lost and must not commit anything. Any thread.
 MemberNow = Callable[[], "GroupMetadata | None"]
 
 
 class Writer:
-    """Writes the transactions of one member; used by one thread at a time, except ``end_by``.
+    """Writes the transactions of one member; used by one thread at a time, except ``end_by``
+    and ``transaction``, which any thread may ``break_off``.
 
     Parameters
     ----------
@@ -55,6 +60,7 @@ class Writer:
         self._member = member
         self._producer: Producer | None = None
         self._end_by = math.inf
+        self._is_torn = False
 
     def connect(self) -> None:
         """Connect, and end what a predecessor with the same transactional id left open.
@@ -71,7 +77,14 @@ class Writer:
         producer = self._connected()
         if producer.is_refused:
             _initialize(producer)
-        self.transaction = producer.transaction()
+        try:
+            self.transaction = producer.transaction()
+        except (kafka_errors.KafkaError, KafkaRebalanceError):
+            raise
+        except BaseException:  # it may have begun
+            self.tear()
+            self.transaction = None
+            raise
         return self.transaction
 
     def announce(self, topic: str, numbers: Collection[int], group_id: str) -> None:
@@ -152,6 +165,13 @@ class Writer:
         if transaction.outcome is not Outcome.COMMITTED:
             raise TransactionAbortedError(cause, {})
 
+    def tear(self) -> None:
+        """A signal's handler has raised amid a call: another producer begins the next transaction.
+
+        Until then this one goes on, and may still learn what became of a commit.
+        """
+        self._is_torn = True
+
     def abort(self, reason: str, timeout_s: float) -> None:
         """Abort the open transaction; continues in the background if that takes longer."""
         transaction, self.transaction = self.transaction, None
@@ -161,7 +181,9 @@ class Writer:
             transaction.abort(reason, timeout_s * 1000)
         except TransactionAbortedError:
             pass
-        except (kafka_errors.KafkaError, KafkaRebalanceError, RuntimeError) as error:
+        except Exception as error:
+            if not self._is_torn and not isinstance(error, _NOT_YET):
+                raise
             log.info("the transaction is not aborted yet: %s", error)
 
     def end_by(self, when: float) -> None:
@@ -184,6 +206,9 @@ class Writer:
             producer.close(max(0.0, deadline - time.monotonic()) * 1000)
 
     def _connected(self) -> Producer:
+        if self._producer is not None and self._is_torn:
+            with suppress(Exception):  # nobody knows in which state it was left
+                self.close(0)
         if self._producer is not None and self._producer.has_failed:
             self.close(0)
         if self._producer is None:
@@ -194,7 +219,7 @@ class Writer:
             except kafka_errors.IllegalStateError:
                 producer.close(0)
                 raise
-            self._producer = producer
+            self._producer, self._is_torn = producer, False
             producer.end_by(self._end_by)
         return self._producer
 
@@ -208,6 +233,20 @@ def _initialize(producer: Producer) -> None:
         producer.initialize()
     except AuthorizationError as error:  # the class that users of producer groups know
         raise kafka_errors.TransactionalIdAuthorizationFailedError(str(error)) from error
+
+
+def break_off(transaction: Transaction, reason: str) -> bool:
+    """Have no call send in a transaction any more, also one that waits; any thread, never waits.
+
+    Returns False if it has ended, or its commit is sent. Otherwise it is aborted in the background.
+    """
+    try:
+        transaction.abort(reason, timeout_ms=0)
+    except kafka_errors.KafkaTimeoutError:
+        return True
+    except (KafkaRebalanceError, RuntimeError):
+        return False
+    return True
 
 
 def offset_of(written: Future[Any]) -> int | None:

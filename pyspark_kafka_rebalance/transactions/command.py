@@ -117,7 +117,7 @@ def _add_list(parser: CommandParser) -> None:
         "--producer-id",
         action="append",
         default=[],
-        type=int,
+        type=_producer_id,
         metavar="ID",
         help="those of this producer id; may be repeated",
     )
@@ -198,6 +198,12 @@ def _name(text: str) -> str:
 def _offset(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: a number from 0 on")
+    return int(text)
+
+
+def _producer_id(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 0 to 2**63 - 1")
     return int(text)
 
 

@@ -94,20 +94,44 @@ def test_the_coordinator_is_away_for_twice_the_timeout(
     assert read_committed(forgetful, topic_name) == [b"before", b"during", b"after"]
 
 
-def test_too_few_replicas_for_a_while(quorum: LocalKafka, topic_name: str) -> None:
-    quorum.create_topic(topic_name, config={"min.insync.replicas": 3})
-    with producer_of(quorum) as plain, producer_of(quorum, topic_name) as producer:
+@pytest.fixture(scope="module")
+def v1() -> Iterator[LocalKafka]:
+    with LocalKafka(3, features={"transaction.version": 0}, broker_config=ENDS_SOON) as brokers:
+        yield brokers
+
+
+@pytest.fixture(params=["v2", pytest.param("v1", marks=pytest.mark.long)])
+def three(request: pytest.FixtureRequest) -> LocalKafka:
+    """Three brokers, all of which run."""
+    brokers: LocalKafka = request.getfixturevalue("quorum" if request.param == "v2" else "v1")
+    return brokers
+
+
+@pytest.mark.parametrize("away_s", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_too_few_replicas_for_a_while(three: LocalKafka, topic_name: str, away_s: float) -> None:
+    three.create_topic(topic_name, config={"min.insync.replicas": 3})
+    patience_ms = PATIENCE_MS + away_s * 1_000
+    with producer_of(three) as plain, producer_of(three, topic_name) as producer:
         write(producer, topic_name, b"0")
         plain.send(topic_name, b"1")
         plain.flush(PATIENCE_MS)
-        quorum.kill(3)
-        plain.send(topic_name, b"2")
-        flushing = threading.Thread(target=plain.flush, args=[PATIENCE_MS])
-        flushing.start()
-        flushing.join(8)
-        assert flushing.is_alive()
-        quorum.restart(3)
-        flushing.join(PATIENCE_S)
-        assert not flushing.is_alive()
-        write(producer, topic_name, b"3")
-    assert read_committed(quorum, topic_name) == [b"0", b"1", b"2", b"3"]
+        three.kill(3)
+        one = producer.transaction()
+        one.send(topic_name, b"2")
+        plain.send(topic_name, b"3")
+        waiting = [
+            threading.Thread(target=flush, args=[patience_ms]) for flush in (plain.flush, one.flush)
+        ]
+        for thread in waiting:
+            thread.start()
+        time.sleep(away_s)
+        assert all(thread.is_alive() for thread in waiting)
+        three.restart(3)
+        for thread in waiting:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        one.commit(PATIENCE_MS)
+        write(producer, topic_name, b"4")
+    found = read_committed(three, topic_name)
+    assert sorted(found) == [b"0", b"1", b"2", b"3", b"4"]
+    assert (found[:2], found[-1]) == ([b"0", b"1"], b"4")

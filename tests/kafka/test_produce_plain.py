@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -120,6 +121,45 @@ def test_what_a_broker_refuses_fails_alone(kafka: LocalKafka, topic_name: str) -
         with pytest.raises(RecordTooLargeError):
             producer.send(topic_name, b"x" * 2_000_000)
     assert read_committed(kafka, topic_name)[-1] == b"c"
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_batches_that_are_too_large_for_their_topic_are_sent_in_parts(
+    kafka: LocalKafka, topic_name: str, codec: str | None
+) -> None:
+    """KIP-126. KAFKA-8350: Java's split them to the size that they had, again and again."""
+    kafka.create_topic(topic_name, config={"max.message.bytes": 2_000})
+    values = [b"%d:" % n + random.Random(n).randbytes(150) for n in range(300)]
+    with producer_of(kafka, compression_type=codec, linger_ms=200) as producer:
+        sent = [producer.send(topic_name, value, future=True) for value in values]
+        producer.flush(PATIENCE_MS)
+        rows = [b"%d" % n * 40 for n in range(500)]
+        producer.send_batch(topic_name, pa.table({"value": rows}))
+        producer.flush(PATIENCE_MS)
+        assert producer._delivery.used == 0
+    offsets = [future.result(PATIENCE_S).offset for future in sent if future is not None]
+    assert offsets == list(range(300))
+    assert read_committed(kafka, topic_name) == values + rows
+
+
+def test_a_record_that_is_too_large_among_others_fails_alone(
+    kafka: LocalKafka, topic_name: str
+) -> None:
+    kafka.create_topic(topic_name, config={"max.message.bytes": 1_000})
+    with producer_of(kafka, linger_ms=500) as producer:
+        for n in range(20):
+            producer.send(topic_name, b"%d" % n)
+            if n == 11:
+                large = producer.send(topic_name, b"x" * 5_000, future=True)
+        with pytest.raises(
+            kafka_errors.MessageSizeTooLargeError,
+            match=f"a record for {topic_name}-0 is larger than the topic's max.message.bytes",
+        ):
+            producer.flush(PATIENCE_MS)
+        assert large is not None
+        assert isinstance(large.exception(), kafka_errors.MessageSizeTooLargeError)
+        producer.flush(PATIENCE_MS)
+    assert read_committed(kafka, topic_name) == [b"%d" % n for n in range(20)]
 
 
 def test_a_topic_that_is_not_there(kafka: LocalKafka, topic_name: str) -> None:

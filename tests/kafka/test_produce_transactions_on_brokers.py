@@ -123,6 +123,26 @@ def test_back_to_back_transactions(cluster: LocalKafka, rows: str, producer: Pro
     assert read_committed(cluster, rows) == [b"%d" % n for n in range(50)]
 
 
+def test_batches_that_are_too_large_for_their_topic_are_sent_in_parts(
+    cluster: LocalKafka, topic_name: str
+) -> None:
+    """An application would repeat the transaction with the same batch, for ever."""
+    cluster.create_topic(topic_name, config={"max.message.bytes": 1_000})
+    values = [b"%d" % n * 30 for n in range(300)]
+    with producer_of(cluster, topic_name, linger_ms=200) as producer:
+        with producer.transaction() as one:
+            for value in values:
+                one.send(topic_name, value)
+        large = producer.transaction()
+        large.send(topic_name, b"never")
+        large.send(topic_name, b"x" * 5_000)
+        with pytest.raises(TransactionAbortedError, match=f"a record for {topic_name}-0 is larger"):
+            large.commit(PATIENCE_MS)
+        with producer.transaction() as last:
+            last.send(topic_name, b"last")
+    assert read_committed(cluster, topic_name) == [*values, b"last"]
+
+
 def test_the_newer_producer_fences_the_older(
     cluster: LocalKafka, rows: str, producer: Producer
 ) -> None:

@@ -1,10 +1,10 @@
-"""A DeferredRevokeConsumer and a producer behind the command line of Kafka's own copier.
+"""A DeferredRevokeConsumer and a Producer behind the command line of Kafka's own copier.
 
 ``python -m tests.transactional_message_copier`` takes the options of
 ``org.apache.kafka.tools.TransactionalMessageCopier`` (Apache Kafka 4.3) and prints its JSON lines.
-So Kafka's own system tests (``transactions_test``, ``group_mode_transactions_test``) can judge this
-consumer with any producer. As in Java's, a poll's records and the positions behind them are one
-transaction; after an abort the consumer goes back to the committed offsets.
+So Kafka's own system tests (``transactions_test``, ``group_mode_transactions_test``) can judge
+both. As in Java's, a poll's records and the positions behind them are one transaction; after an
+abort the consumer goes back to the committed offsets.
 
 Differences from Java's:
 
@@ -27,8 +27,10 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol, TextIO
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TextIO, TypeVar
 
 from kafka import ConsumerRebalanceListener
 from kafka import errors as kafka_errors
@@ -39,14 +41,17 @@ from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 
 from .events import PROCESS_LOOP, REBALANCE_COMPLETE, SHUTDOWN_COMPLETE, Progress, status_line
 from .options import Options, parse
-from .producers import FencedError, TransactionalProducer, producer_of
+from .producers import FencedError, OwnProducer, TransactionalProducer
 
 log = logging.getLogger(__name__)
 
 _POLL_MS = 200
 #: Aborted with --enable-random-aborts: one in so many.
 _ABORT_ONE_IN = 3
+#: Java's ``default.api.timeout.ms``.
+_QUERY_S = 60.0
 
+Result = TypeVar("Result")
 Records = Mapping[TopicPartition, Sequence[Any]]
 
 
@@ -129,7 +134,7 @@ class MessageCopier(ConsumerRebalanceListener):  # type: ignore[misc]
         Raises
         ------
         FencedError
-            Another process has claimed the transactional id.
+            The producer can write nothing more.
         KafkaError, KafkaRebalanceError
             A transaction could not even be aborted.
         """
@@ -181,7 +186,7 @@ class MessageCopier(ConsumerRebalanceListener):  # type: ignore[misc]
         self._tell(REBALANCE_COMPLETE)
 
     def _left(self, partitions: Collection[TopicPartition]) -> int:
-        ends = self._consumer.end_offsets(partitions) if partitions else {}
+        ends = patiently(partial(self._consumer.end_offsets, partitions)) if partitions else {}
         positions = {p: self._consumer.position(p) for p in partitions}
         return sum(ends[p] - at for p, at in positions.items() if at is not None and p in ends)
 
@@ -218,7 +223,7 @@ class MessageCopier(ConsumerRebalanceListener):  # type: ignore[misc]
         """Abort, and go back to the committed offsets."""
         self._producer.abort()
         for partition in self._consumer.assignment():
-            offset = self._consumer.committed(partition)
+            offset = patiently(partial(self._consumer.committed, partition))
             if offset is None:
                 self._consumer.seek_to_beginning(partition)
             else:
@@ -229,6 +234,18 @@ class MessageCopier(ConsumerRebalanceListener):  # type: ignore[misc]
         line = status_line(stage, self._progress, self._options.transactional_id, now)
         self._out.write(f"{line}\n")
         self._out.flush()
+
+
+def patiently(query: Callable[[], Result]) -> Result:
+    """Repeat a query that fails while a leader moves; Java's consumer does so by itself."""
+    deadline = time.monotonic() + _QUERY_S
+    while True:
+        try:
+            return query()
+        except kafka_errors.KafkaError as error:
+            if not error.retriable or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def consumer_of(options: Options) -> DeferredRevokeConsumer:
@@ -260,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        producer = producer_of(options)
+        producer = OwnProducer(options)
         copier = MessageCopier(
             options,
             consumer_of(options),

@@ -10,8 +10,6 @@ from typing import NoReturn
 
 from pyspark_kafka_rebalance.settings.values import INT_MAX
 
-PRODUCERS = ("kafka-python",)
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -43,8 +41,6 @@ class Options:
         Whether the coordinator fences former owners (KIP-447).
     group_protocol : str
         Not in Java's: ``classic`` or ``consumer``.
-    producer : str
-        Not in Java's: whose transactional producer writes.
     """
 
     input_topic: str
@@ -60,7 +56,6 @@ class Options:
     group_mode: bool = False
     use_group_metadata: bool = False
     group_protocol: str = "classic"
-    producer: str = PRODUCERS[0]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,12 +118,6 @@ def parse(arguments: Sequence[str] | None = None) -> Options:
         type=str.lower,
         choices=("classic", "consumer"),
         help="of --group-mode; not an option of Kafka's own tool",
-    )
-    add(
-        "--producer",
-        default=PRODUCERS[0],
-        choices=PRODUCERS,
-        help="whose producer writes; not an option of Kafka's own tool",
     )
     return Options(**vars(parser.parse_args(arguments)))
 

@@ -90,6 +90,12 @@ class FakeConsumer:
         self.listener: Any = None
         self.assignments: list[set[TopicPartition]] = []
         self.closed = False
+        self.moves = False  # the next query meets a leader that moves
+
+    def _query(self) -> None:
+        if self.moves:
+            self.moves = False
+            raise kafka_errors.LeaderNotAvailableError()
 
     def subscribe(self, topics: Collection[str], pattern: None, listener: Any) -> None:
         assert topics == ["in"]
@@ -121,9 +127,11 @@ class FakeConsumer:
         return self._positions[partition]
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        self._query()
         return {p: self._ends[p] for p in partitions}
 
     def committed(self, partition: TopicPartition) -> int | None:
+        self._query()
         return self._log.offsets.get(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -210,6 +218,21 @@ def test_after_an_error_it_goes_back_to_the_committed_offsets(fails: str) -> Non
     assert bench.lines()[1] == ("ProcessLoop", 0, 0, 10)
 
 
+def test_a_leader_that_moves_does_not_end_it() -> None:
+    bench = Bench(send=kafka_errors.KafkaTimeoutError())
+    bench.consumer.moves = True
+    abort = bench.producer.abort
+
+    def abort_while_it_moves() -> None:
+        abort()
+        bench.consumer.moves = True
+
+    bench.producer.abort = abort_while_it_moves  # type: ignore[method-assign]
+    bench.copier.run()
+    assert bench.copied() == [*range(10)]
+    assert not bench.consumer.moves
+
+
 def test_random_aborts() -> None:
     chance = Chance(True, False, True)
     bench = Bench("--enable-random-aborts", chance=chance)
@@ -294,7 +317,6 @@ def test_the_command_line_is_java_s() -> None:
         ([*REQUIRED, "--transaction-size", "0"], "from 1 on"),
         ([*REQUIRED, "--input-partition", "x"], "x"),
         ([*REQUIRED, "--group-protocol", "share"], "share"),
-        ([*REQUIRED, "--producer", "java"], "java"),
         ([*REQUIRED, "--max-message", "7"], "--max-message"),
     ],
 )

@@ -654,6 +654,7 @@ AT = ("--bootstrap-servers", "h:1")
         (["list", *AT, "--state", "ongoing"], "'ongoing'"),
         (["list", *AT, "--open-for", "nan"], "'nan'"),
         (["list", *AT, "--producer-id", "x"], "'x'"),
+        (["list", *AT, "--producer-id", str(2**63)], "2**63 - 1"),
         (["list", *AT, "--all", "--state", "Empty"], "exclude"),
         (["list", *AT, "--timeout", "0"], "'0'"),
         (["list", *AT, "--command-config", "/none"], "'/none'"),

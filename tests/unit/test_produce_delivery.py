@@ -81,6 +81,8 @@ class World:
         self.delivery.topics.topic("t")
         self.delivery.take_metadata(Described())
         self.flying: list[Parcel] = []
+        self.max_message_bytes = 2**31
+        self.sizes: dict[int, int] = {}  # of the batches that were sent
 
     @property
     def batches(self) -> Any:
@@ -112,6 +114,7 @@ class World:
                 records = [r.value for r in next(iter(MemoryRecords(bytes(batch))))]
                 assert len(records) == request.record_count
                 self.brokers.values[ID, request.batch] = records
+                self.sizes[request.number] = len(batch)
         return taken
 
     def arrive(self, parcel: Parcel) -> list[tuple[Request, Answer]]:
@@ -119,6 +122,12 @@ class World:
 
     def answer_to(self, request: Request) -> Answer:
         if isinstance(request, Produce):
+            if self.sizes[request.number] > self.max_message_bytes:
+                # It knows the sequence number by now, from the transaction's verification.
+                lowest = self.brokers.leader(request.partition).lowest
+                key = request.producer_id, request.producer_epoch
+                lowest[key] = min(lowest.get(key, request.base_sequence), request.base_sequence)
+                return Answer(Errors.MESSAGE_TOO_LARGE)
             records = self.brokers.values[ID, request.batch]
             if request.transactional_id is None:
                 leader = self.brokers.leader(request.partition)
@@ -521,3 +530,72 @@ def test_what_is_flushed_while_rows_are_encoded(world: World) -> None:
         assert commit(world) is Outcome.COMMITTED
     assert world.visible() == [b"0", b"1", b"2"]
     assert world.delivery.used == 0
+
+
+def test_a_transaction_that_ends_as_rows_are_to_be_encoded_holds_up_no_later_one() -> None:
+    """The topic's next records waited for the end of rows that nobody encoded."""
+    world = World(2)
+    handle = begin(world)
+    world.send(b"never")
+    world.machine.abort(handle)  # the delivery does not know yet
+    with pytest.raises(TransactionAbortedError):
+        world.send_rows(pa.table({"value": [b"never"], "partition": [0]}))
+    world.settle()
+    begin(world)
+    world.send(b"a")
+    assert commit(world) is Outcome.COMMITTED
+    assert world.visible() == [b"a"]
+    assert world.delivery.used == 0
+
+
+def test_a_batch_that_is_too_large_is_sent_in_parts(world: World) -> None:
+    """KIP-126. The parts keep their order, and each record its future."""
+    world.max_message_bytes = 110
+    futures = [world.send(b"%02d" % n * 3) for n in range(30)]
+    world.delivery.close_open()
+    world.settle()
+    more = [world.send(b"%02d" % n * 3) for n in range(30, 60)]
+    world.settle()
+    if not is_plain(world):
+        assert commit(world) is Outcome.COMMITTED
+    world.resolve()
+    assert world.visible() == [b"%02d" % n * 3 for n in range(60)]
+    offsets = [future.result().offset for future in futures + more]
+    assert [offset for offset in offsets if offset >= 0] == list(range(60))
+    assert world.delivery.used == 0
+    assert world.delivery.settled == world.delivery.closed
+    assert not world.delivery.take_failures()
+
+
+def test_batches_after_one_that_was_too_large_are_smaller(world: World) -> None:
+    world.max_message_bytes = 110
+    for n in range(9):
+        world.send(b"%d" % n * 6)
+    world.delivery.close_open()
+    world.settle()
+    sizes = set()
+    for n in range(9):
+        world.send(b"%d" % n * 6)
+    world.delivery.close_open()
+    while parcels := world.take():
+        sizes |= {len(world.delivery.batch_of(r)) for p in parcels for r in p.requests}  # type: ignore[arg-type]
+        for parcel in parcels:
+            world.answered(parcel)
+    assert max(sizes) <= world.max_message_bytes
+
+
+def test_a_record_that_is_too_large_alone_fails_alone(world: World) -> None:
+    world.max_message_bytes = 110
+    futures = [world.send(value) for value in (b"a", b"x" * 60, b"b")]
+    world.delivery.close_open()
+    world.settle()
+    failed = futures[1].exception()
+    assert failed is not None
+    if is_plain(world):
+        assert world.visible() == [b"a", b"b"]
+        assert "a record for t-0 is larger than the topic's max.message.bytes" in str(failed)
+    else:
+        ended = world.delivery.last_ended
+        assert ended is not None
+        assert ended.outcome is Outcome.ABORTED
+        assert "a record for t-0 is larger than the topic's max.message.bytes" in ended.cause

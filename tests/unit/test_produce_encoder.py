@@ -24,9 +24,11 @@ from pyspark_kafka_rebalance.errors import RecordTooLargeError
 from pyspark_kafka_rebalance.fetch.records import MAX_TIMESTAMP_MS
 from pyspark_kafka_rebalance.produce.encoder import arrow_encoder
 from pyspark_kafka_rebalance.produce.encoder.arrow_encoder import ArrowEncoder
+from pyspark_kafka_rebalance.produce.encoder.batch_builder import BatchBuilder
 from pyspark_kafka_rebalance.produce.encoder.compiled import compiled
 from pyspark_kafka_rebalance.produce.encoder.compiled_encoder import CompiledEncoder
 from pyspark_kafka_rebalance.produce.encoder.encoded_batch import EncodedBatch
+from pyspark_kafka_rebalance.produce.encoder.halves import halves_of
 from pyspark_kafka_rebalance.produce.encoder.partitioner import StickyPartition, partition_of_key
 from pyspark_kafka_rebalance.produce.encoder.python_encoder import PythonEncoder
 from pyspark_kafka_rebalance.produce.encoder.settings import EncoderSettings
@@ -351,3 +353,31 @@ def test_seconds_become_milliseconds() -> None:
 def test_settings_out_of_range(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         EncoderSettings(**wrong)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), codec=st.sampled_from([0, 1, 2, 3, 4]))
+def test_the_halves_of_a_batch_have_its_records(data: st.DataObject, codec: int) -> None:
+    """Whatever they are: nulls, headers, timestamps that go back, or far."""
+    optional = st.one_of(st.none(), st.binary(max_size=40))
+    record = st.tuples(
+        optional,
+        optional,
+        st.lists(st.tuples(st.text(max_size=5), optional), max_size=3),
+        st.integers(-(2**63), 2**63 - 1),
+    )
+    records = data.draw(st.lists(record, min_size=2, max_size=12))
+    first = data.draw(st.integers(1, len(records) - 1))
+    settings = EncoderSettings(codec=codec)
+
+    def batch_of(those: list[Any]) -> EncodedBatch:
+        builder = BatchBuilder("orders", 1, settings)
+        for each in those:
+            assert builder.append(*each)
+        return builder.close()
+
+    halves = halves_of(batch_of(records), first, settings)
+    expected = batch_of(records[:first]), batch_of(records[first:])
+    for half, whole in zip(halves, expected, strict=True):
+        assert bytes(half.data) == bytes(whole.data)
+        assert (half.records, half.partition) == (whole.records, whole.partition)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import settings
@@ -16,7 +17,7 @@ from pyspark_kafka_rebalance.produce import idempotent
 from pyspark_kafka_rebalance.produce.idempotent import IdempotentMachine
 from pyspark_kafka_rebalance.produce.requests import Answer, InitProducerId, Produce, Request
 from pyspark_kafka_rebalance.produce.transaction_errors import Errors
-from pyspark_kafka_rebalance.produce.transaction_step import Step
+from pyspark_kafka_rebalance.produce.transaction_step import Halved, Step
 
 ROWS = TopicPartition("rows", 0)
 OTHERS = TopicPartition("rows", 1)
@@ -33,8 +34,8 @@ class Leader:
     """ProducerAppendInfo and ProducerStateManager, without transactions."""
 
     def __init__(self) -> None:
-        self.log: list[int] = []
-        self.written_as: dict[int, int] = {}  # the producer id of each batch
+        self.log: list[tuple[int, ...]] = []
+        self.written_as: dict[tuple[int, ...], int] = {}  # the producer id of each batch
         self.producers: dict[int, Known] = {}
 
     def append(self, request: Produce) -> Errors:
@@ -54,8 +55,8 @@ class Leader:
         if known is None:
             known = self.producers[request.producer_id] = Known(request.producer_epoch)
         known.batches.append((first, last))
-        self.log.append(request.batch)
-        self.written_as[request.batch] = request.producer_id
+        self.log.append(request.order)
+        self.written_as[request.order] = request.producer_id
         return Errors.NONE
 
 
@@ -69,6 +70,7 @@ class Writing(RuleBasedStateMachine):
         self.under_way: dict[int, Request] = {}
         self.late: list[Produce] = []  # copies that nobody waits for any more
         self.added: dict[int, TopicPartition] = {}
+        self.orders: dict[int, tuple[int, ...]] = {}
         self.delivered: set[int] = set()
         self.failed: set[int] = set()
         self.ids = 0
@@ -81,6 +83,10 @@ class Writing(RuleBasedStateMachine):
         for request in step.requests:
             assert request.number not in self.under_way
             self.under_way[request.number] = request
+            if isinstance(request, Produce):
+                self.orders[request.batch] = request.order
+        for halved in step.halved:
+            self.added[halved.second] = self.added[halved.batch]
         for batch in step.delivered:
             assert batch not in self.delivered | self.failed
             self.delivered.add(batch)
@@ -148,15 +154,18 @@ class Writing(RuleBasedStateMachine):
         for leader in self.leaders.values():
             assert len(leader.log) == len(set(leader.log)), leader.log
             newest = max(leader.producers, default=0)
+            given_up = {self.orders.get(batch) for batch in self.failed}  # None: never sent
             in_order = [
-                batch
-                for batch in leader.log
+                order
+                for order in leader.log
                 # No leader can tell that it is late, as its id is another.
-                if batch not in self.failed or leader.written_as[batch] == newest
+                if order not in given_up or leader.written_as[order] == newest
             ]
             assert in_order == sorted(in_order), leader.log
-        written = {batch for leader in self.leaders.values() for batch in leader.log}
-        assert self.delivered <= written
+            for before, after in itertools.pairwise(sorted(leader.log)):
+                assert after[: len(before)] != before, "a batch, and a part of it"
+        written = {order for leader in self.leaders.values() for order in leader.log}
+        assert {self.orders[batch] for batch in self.delivered} <= written
 
     @invariant()
     def at_most_five_are_under_way(self) -> None:
@@ -225,7 +234,7 @@ def test_a_refusal_fails_its_batch_alone() -> None:
     machine = IdempotentMachine(versions_of(2))
     step = first_identity(machine, machine.add_records(None, ROWS, 2))
     machine.answered(step.requests[0].number, Answer(base_offset=0))
-    large, small = (machine.add_records(None, ROWS, 2) for _ in range(2))
+    large, small = (machine.add_records(None, ROWS, count) for count in (1, 2))
     step = machine.answered(large.requests[0].number, Answer(error=Errors.MESSAGE_TOO_LARGE))
     assert step.failed == ((2, Errors.MESSAGE_TOO_LARGE),)
     step = machine.answered(
@@ -234,6 +243,34 @@ def test_a_refusal_fails_its_batch_alone() -> None:
     (again,) = step.requests
     assert isinstance(again, Produce)
     assert (again.batch, again.producer_epoch, again.base_sequence) == (3, 1, 0)
+
+
+def test_a_batch_that_is_too_large_goes_on_in_halves_of_a_new_epoch() -> None:
+    machine = IdempotentMachine(versions_of(2))
+    step = first_identity(machine, machine.add_records(None, ROWS, 2))
+    machine.answered(step.requests[0].number, Answer(base_offset=0))
+    large, small = (machine.add_records(None, ROWS, 3) for _ in range(2))
+    step = machine.answered(large.requests[0].number, Answer(error=Errors.MESSAGE_TOO_LARGE))
+    assert (step.halved, step.failed) == ((Halved(2, 4, 2),), ())
+    early = Answer(error=Errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    step = machine.answered(small.requests[0].number, early)
+    sent = []
+    while step.requests:
+        (request,) = step.requests[:1]
+        assert isinstance(request, Produce)
+        sent.append((request.batch, request.producer_epoch, request.base_sequence, request.order))
+        step = machine.answered(request.number, Answer(base_offset=0))
+        step = replace(step, requests=step.requests or tuple(machine.outstanding.values()))
+    assert sent == [(2, 1, 0, (2, 0)), (4, 1, 2, (2, 1)), (3, 1, 3, (3,))]
+
+
+def test_a_batch_that_may_be_written_is_not_halved() -> None:
+    """Its topic may have taken as much when the other copy came."""
+    machine = IdempotentMachine(versions_of(2))
+    step = first_identity(machine, machine.add_records(None, ROWS, 2))
+    step = machine.unanswered(step.requests[0].number)
+    step = machine.answered(step.requests[0].number, Answer(error=Errors.MESSAGE_TOO_LARGE))
+    assert (step.halved, step.failed) == ((), ((1, Errors.REQUEST_TIMED_OUT),))
 
 
 def test_a_producer_that_is_refused_fails_its_batches() -> None:
@@ -257,3 +294,15 @@ def test_what_may_arrive_behind_a_batch_that_was_given_up_is_given_up_too() -> N
     machine.unanswered(copies[0], sent=False)
     step = machine.unanswered(copies[1], sent=False)
     assert step.failed == ((3, Errors.REQUEST_TIMED_OUT),)
+
+
+def test_what_waits_for_its_followers_behind_a_batch_that_was_given_up_is_given_up_too() -> None:
+    """Both were written, and only the second was answered, with a refusal: it was written twice."""
+    machine = IdempotentMachine(versions_of(2))
+    step = first_identity(machine, machine.add_records(None, ROWS, 2))
+    machine.answered(step.requests[0].number, Answer(base_offset=0))
+    first, second = (machine.add_records(None, ROWS, 2).requests[0].number for _ in range(2))
+    assert machine.expire(2).failed == ((2, Errors.REQUEST_TIMED_OUT),)
+    waits = Answer(error=Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    failed = machine.answered(second, waits).failed + machine.unanswered(first).failed
+    assert failed == ((3, Errors.REQUEST_TIMED_OUT),)

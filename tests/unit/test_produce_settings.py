@@ -36,7 +36,7 @@ def checked(**config: Any) -> ProducerSettings:
         ("linger_ms", float("inf")),
         ("linger_ms", None),
         ("compression_type", ["gzip"]),
-        ("client_id", None),
+        ("client_id", 5),
         ("key_serializer", 5),
         ("linger_ms", -1),
         ("buffer_memory", "64"),
@@ -60,7 +60,8 @@ def test_the_defaults() -> None:
     assert settings.transaction_timeout_ms == 60_000
     assert (delivery.linger_s, delivery.timeout_s) == (0.005, 120.0)
     assert (delivery.buffer_memory, delivery.max_request_size) == (2**26, 2**20)
-    assert delivery.encoder.batch_bytes == 1_000_000
+    assert delivery.message_bytes == 2**22
+    assert delivery.encoder.batch_bytes == 500_000
     assert settings.max_block_s == 60.0
 
 
@@ -80,6 +81,7 @@ def test_what_is_given() -> None:
     delivery = settings.delivery
     assert delivery.encoder.codec == 4
     assert delivery.encoder.batch_bytes == delivery.encoder.max_request_bytes == 500_000
+    assert delivery.message_bytes == 0, "somebody chose smaller messages"
     assert delivery.max_in_flight == 5, "as many as a leader recognizes"
     assert delivery.backoff.longest_s == 2.0
     assert settings.client["security_protocol"] == "SSL"

@@ -563,3 +563,19 @@ def test_the_versions_go_together(changed: dict[int, int], feature: int, version
 def test_brokers_that_cannot_keep_transactions_apart_are_refused(api_key: int, newest: int) -> None:
     with pytest.raises(ValueError, match=r"Kafka 2\.5"):
         versions_for(OFFERED | {api_key: newest}, 0)
+
+
+def test_a_downgrade_costs_the_transaction_that_is_open_and_nothing_more() -> None:
+    """Its end was refused for its version, and the producer was of no use any more."""
+    wire = Wire(2)
+    wire.begin()
+    wire.send()
+    wire.answer(Produce)
+    wire.commit()
+    wire.answer(EndTxn, error(Errors.UNSUPPORTED_VERSION))
+    assert wire.step.ended is not None
+    assert wire.step.ended.outcome is Outcome.ABORTED
+    assert wire.machine.standing is Standing.READY
+    wire.take(wire.machine.upgrade(versions_of(1)))
+    wire.answer(InitProducerId, Answer(producer_id=7, producer_epoch=3))
+    wire.delivered(1)

@@ -56,6 +56,8 @@ class Producer:
     made: list[Producer]
     is_refused = has_failed = closed = False
     ends: float | None = None
+    interrupts: BaseException | None = None
+    closes_with: Exception | None = None
 
     def __init__(self, **config: Any) -> None:
         self.initialized = 0
@@ -67,6 +69,8 @@ class Producer:
         self.is_refused = False
 
     def transaction(self) -> Transaction:
+        if self.interrupts is not None:
+            raise self.interrupts
         return self.now
 
     def end_by(self, when: float) -> None:
@@ -74,6 +78,8 @@ class Producer:
 
     def close(self, timeout_ms: float) -> None:
         self.closed = True
+        if self.closes_with is not None:
+            raise self.closes_with
 
 
 @pytest.fixture
@@ -94,6 +100,32 @@ def test_one_that_can_send_nothing_any_more_begins_no_transaction(writer: Writer
     assert first.closed
     writer.begin()
     assert len(Producer.made) == 2
+
+
+class InterruptedByASignalError(BaseException):
+    pass
+
+
+def test_one_that_a_signal_has_interrupted_begins_no_transaction(writer: Writer) -> None:
+    """It had begun one that nobody knew of, and refused each later one for ever."""
+    writer.connect()
+    (first,) = Producer.made
+    first.interrupts = InterruptedByASignalError()
+    with pytest.raises(InterruptedByASignalError):
+        writer.begin()
+    assert writer.transaction is None
+    writer.begin()
+    _, second = Producer.made
+    assert first.closed
+    writer.tear()
+    second.now.aborts = [KeyError("a state that it was left in")]
+    writer.abort("interrupted", 1)
+    assert not second.closed, "a commit of it may still be answered"
+    second.closes_with = KeyError("a state that it was left in")
+    writer.begin()
+    assert len(Producer.made) == 3
+    writer.begin()
+    assert len(Producer.made) == 3
 
 
 def test_one_that_is_fenced_takes_its_id_back_before_the_next_transaction(writer: Writer) -> None:

@@ -13,6 +13,9 @@
 #ifndef ENCODER_CORE_ONLY
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+#include <time.h>
 #endif
 
 #define RECORD_BATCH_CORE_ONLY
@@ -1120,6 +1123,279 @@ static PyType_Spec records_spec = {
     .slots = records_slots,
 };
 
+/* ---- records of a topic, at once ------------------------------------------------------------- */
+
+/* Most records need no more than a copy into an open batch. Python would take a lock for that and
+ * read a dozen attributes, which takes ten times as long. Here the GIL is held from the first check
+ * to the last number, and nothing in between runs Python: who finds the producer's lock free may do
+ * what its holder may. Whatever else a record needs, or is wrong with it, is for the slow way. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *locked; /* says whether the lock is held; NULL or None: nothing is done at once */
+    long long used, most, accepts;
+} RoomObject;
+
+static PyTypeObject *room_type, *records_type;
+
+static PyObject *new_room(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"most", NULL};
+    long long most;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L:Room", names, &most))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    RoomObject *self = (RoomObject *)allocate(type, 0); /* zeroed */
+    if (self != NULL)
+        self->most = most;
+    return (PyObject *)self;
+}
+
+static void dealloc_room(RoomObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    Py_XDECREF(self->locked);
+    freefunc release_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release_object(self);
+    Py_DECREF(type);
+}
+
+static bool is_free(const RoomObject *room) {
+    if (room->locked == NULL || room->locked == Py_None)
+        return false;
+    PyObject *locked = PyObject_CallNoArgs(room->locked);
+    Py_XDECREF(locked); /* False is not freed by that */
+    return locked == Py_False;
+}
+
+static PyMemberDef room_members[] = {
+    {"locked", T_OBJECT, offsetof(RoomObject, locked), 0,
+     "Says whether the lock is held that guards all of this; None: unknown."},
+    {"used", T_LONGLONG, offsetof(RoomObject, used), 0, "Bytes of records."},
+    {"most", T_LONGLONG, offsetof(RoomObject, most), 0, "Below so many one more may come."},
+    {"accepts", T_LONGLONG, offsetof(RoomObject, accepts), 0, "The transaction that takes records."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(room_doc, "Room(most)\n--\n\nWhat all topics of a producer share.");
+
+static PyType_Slot room_slots[] = {
+    {Py_tp_doc, (void *)room_doc},
+    {Py_tp_new, new_room},
+    {Py_tp_dealloc, dealloc_room},
+    {Py_tp_members, room_members},
+    {0, NULL},
+};
+
+static PyType_Spec room_spec = {
+    .name = "pyspark_kafka_rebalance.produce.encoder._encoder.Room",
+    .basicsize = sizeof(RoomObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = room_slots,
+};
+
+typedef struct {
+    PyObject_HEAD
+    RoomObject *room;
+    Buffer open; /* RecordsObject *, by partition; NULL while there is none */
+    long long size;
+    int partitions, sticky;
+    char ready;
+} AppenderObject;
+
+static inline size_t known_count(const AppenderObject *self) {
+    return self->open.size / sizeof(RecordsObject *);
+}
+
+static inline RecordsObject **known(const AppenderObject *self, size_t partition) {
+    return (RecordsObject **)self->open.data + partition;
+}
+
+static PyObject *new_appender(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"room", NULL};
+    PyObject *room;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!:Appender", names, room_type, &room))
+        return NULL;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    AppenderObject *self = (AppenderObject *)allocate(type, 0); /* zeroed */
+    if (self != NULL) {
+        Py_INCREF(room);
+        self->room = (RoomObject *)room;
+    }
+    return (PyObject *)self;
+}
+
+static void dealloc_appender(AppenderObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    for (size_t n = 0; n < known_count(self); n++)
+        Py_XDECREF((PyObject *)*known(self, n));
+    free(self->open.data);
+    Py_XDECREF((PyObject *)self->room);
+    freefunc release_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release_object(self);
+    Py_DECREF(type);
+}
+
+PyDoc_STRVAR(appender_know_doc,
+             "know($self, partition, records, /)\n--\n\n"
+             "Append a partition's records to these from now on.");
+
+static PyObject *appender_know(AppenderObject *self, PyObject *args) {
+    PyObject *records;
+    int partition;
+    if (!PyArg_ParseTuple(args, "iO!:know", &partition, records_type, &records))
+        return NULL;
+    if (partition < 0) {
+        PyErr_SetString(PyExc_ValueError, "out of range");
+        return NULL;
+    }
+    size_t size = ((size_t)partition + 1) * sizeof(RecordsObject *);
+    if (size > self->open.size) {
+        if (!reserve(&self->open, size - self->open.size))
+            return PyErr_NoMemory();
+        memset(self->open.data + self->open.size, 0, size - self->open.size);
+        self->open.size = size;
+    }
+    RecordsObject *before = *known(self, (size_t)partition);
+    Py_INCREF(records);
+    *known(self, (size_t)partition) = (RecordsObject *)records;
+    Py_XDECREF((PyObject *)before);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(appender_open_doc,
+             "open($self, /)\n--\n\nThe partitions that have records, in order.");
+
+static PyObject *appender_open(AppenderObject *self, PyObject *Py_UNUSED(none)) {
+    PyObject *open = PyList_New(0);
+    for (size_t n = 0; open != NULL && n < known_count(self); n++) {
+        const RecordsObject *records = *known(self, n);
+        if (records == NULL || !records->batch.count)
+            continue;
+        PyObject *partition = PyLong_FromSize_t(n);
+        if (partition == NULL || PyList_Append(open, partition) < 0)
+            Py_CLEAR(open);
+        Py_XDECREF(partition);
+    }
+    return open;
+}
+
+/* Takes bytes or None. A buffer's owner might run Python. */
+static inline bool take_bytes(PyObject *object, Text *text) {
+    *text = (Text){NULL, 0};
+    if (object == Py_None)
+        return true;
+    if (!PyBytes_Check(object))
+        return false;
+    text->bytes = (const uint8_t *)PyBytes_AsString(object);
+    text->size = (size_t)PyBytes_Size(object);
+    return true;
+}
+
+/* Takes an int. Another number might run Python, and True is no partition. */
+static inline bool take_int(PyObject *object, int64_t *number) {
+    if (!PyLong_CheckExact(object))
+        return false;
+    *number = PyLong_AsLongLong(object);
+    return !(*number == -1 && PyErr_Occurred());
+}
+
+/* The partition of a record; -1 if that is for the slow way. */
+static int64_t partition_of(const AppenderObject *self, const Text *key, PyObject *given) {
+    int64_t partition;
+    if (given != Py_None)
+        return take_int(given, &partition) ? partition : -1;
+    if (key->bytes == NULL)
+        return self->sticky;
+    return self->partitions > 0 ? partition_of_key(key->bytes, key->size, self->partitions) : -1;
+}
+
+static int64_t now_in_ms(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Appends (transaction, key, value, headers, partition, timestamp) if it is that simple; an error
+ * that is set counts as no. */
+static bool append_at_once(AppenderObject *self, PyObject *const *args) {
+    RoomObject *room = self->room;
+    Record record = {.headers = NULL};
+    int64_t transaction;
+    if (!self->ready || room->used >= room->most || !take_int(args[0], &transaction) ||
+        transaction != room->accepts || !take_bytes(args[1], &record.key) ||
+        !take_bytes(args[2], &record.value))
+        return false;
+    int64_t partition = partition_of(self, &record.key, args[4]);
+    if (partition < 0 || partition >= self->partitions ||
+        (size_t)partition >= known_count(self) || *known(self, (size_t)partition) == NULL)
+        return false;
+    RecordsObject *records = *known(self, (size_t)partition);
+    if (args[5] == Py_None)
+        record.timestamp_ms = now_in_ms();
+    else if (!take_int(args[5], &record.timestamp_ms))
+        return false;
+    if (!take_headers(records, args[3], &record))
+        return false;
+    size_t body = body_size(&record, &records->limits);
+    if (most_bytes(body) > records->limits.max_request_bytes || !is_free(room))
+        return false;
+    size_t before = records->batch.count ? records->batch.data.size : 0;
+    if (append_record(&records->batch, &record, body, &records->limits) != APPENDED)
+        return false;
+    long long grown = (long long)(records->batch.data.size - before);
+    self->size += grown;
+    room->used += grown;
+    return true;
+}
+
+PyDoc_STRVAR(appender_append_doc,
+             "append($self, transaction, key, value, headers, partition, timestamp_ms, /)\n--\n\n"
+             "Append a record and return True; or do nothing and return False, if there is more to "
+             "do, to wait for, or to complain about.");
+
+static PyObject *appender_append(AppenderObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count != 6) {
+        PyErr_Format(PyExc_TypeError, "append() takes 6 arguments (%zd given)", count);
+        return NULL;
+    }
+    bool appended = append_at_once(self, args);
+    if (PyErr_Occurred())
+        PyErr_Clear(); /* the slow way raises it again */
+    return PyBool_FromLong(appended);
+}
+
+static PyMethodDef appender_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))appender_append, METH_FASTCALL, appender_append_doc},
+    {"know", (PyCFunction)appender_know, METH_VARARGS, appender_know_doc},
+    {"open", (PyCFunction)appender_open, METH_NOARGS, appender_open_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef appender_members[] = {
+    {"size", T_LONGLONG, offsetof(AppenderObject, size), 0, "Bytes in all of them."},
+    {"partitions", T_INT, offsetof(AppenderObject, partitions), 0, "How many the topic has."},
+    {"sticky", T_INT, offsetof(AppenderObject, sticky), 0, "Where records without a key go."},
+    {"ready", T_BOOL, offsetof(AppenderObject, ready), 0, "Whether records may come at once."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+PyDoc_STRVAR(appender_doc, "Appender(room)\n--\n\nThe open batches of one topic.");
+
+static PyType_Slot appender_slots[] = {
+    {Py_tp_doc, (void *)appender_doc},
+    {Py_tp_new, new_appender},
+    {Py_tp_dealloc, dealloc_appender},
+    {Py_tp_methods, appender_methods},
+    {Py_tp_members, appender_members},
+    {0, NULL},
+};
+
+static PyType_Spec appender_spec = {
+    .name = "pyspark_kafka_rebalance.produce.encoder._encoder.Appender",
+    .basicsize = sizeof(AppenderObject),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = appender_slots,
+};
+
 /* ---- functions ------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(murmur2_doc, "murmur2(data, /)\n--\n\nThe hash of Java's Utils.murmur2.");
@@ -1204,12 +1480,19 @@ static struct PyModuleDef encoder_module_definition = {
     .m_methods = encoder_module_methods,
 };
 
-static bool add_type(PyObject *module, const char *name, PyType_Spec *spec) {
-    PyObject *type = PyType_FromSpec(spec);
+static bool add_type(PyObject *module, const char *name, PyObject *type) {
     if (type != NULL && PyModule_AddObject(module, name, type) == 0)
         return true;
     Py_XDECREF(type);
     return false;
+}
+
+/* As above; the type is also kept for checks. */
+static bool keep_type(PyObject *module, const char *name, PyType_Spec *spec, PyTypeObject **kept) {
+    if (*kept == NULL)
+        *kept = (PyTypeObject *)PyType_FromSpec(spec);
+    Py_XINCREF((PyObject *)*kept);
+    return add_type(module, name, (PyObject *)*kept);
 }
 
 PyMODINIT_FUNC PyInit__encoder(void) {
@@ -1219,8 +1502,10 @@ PyMODINIT_FUNC PyInit__encoder(void) {
     if (memory_type == NULL)
         return NULL;
     PyObject *module = PyModule_Create(&encoder_module_definition);
-    if (module != NULL && !(add_type(module, "Encoder", &encoder_spec) &&
-                            add_type(module, "Records", &records_spec))) {
+    if (module != NULL && !(add_type(module, "Encoder", PyType_FromSpec(&encoder_spec)) &&
+                            keep_type(module, "Records", &records_spec, &records_type) &&
+                            keep_type(module, "Room", &room_spec, &room_type) &&
+                            add_type(module, "Appender", PyType_FromSpec(&appender_spec)))) {
         Py_DECREF(module);
         return NULL;
     }

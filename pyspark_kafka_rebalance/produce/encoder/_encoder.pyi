@@ -39,3 +39,29 @@ class Records:
     def __len__(self) -> int: ...
     def append(self, key: Any, value: Any, headers: Any, timestamp_ms: int, /) -> int: ...
     def take(self, sealed: bool, /) -> memoryview: ...
+
+class Room:
+    used: int
+    most: int
+    accepts: int
+    locked: Callable[[], bool] | None
+    def __new__(cls, most: int) -> Room: ...
+
+class Appender:
+    size: int
+    partitions: int
+    sticky: int
+    ready: bool
+    def __new__(cls, room: Room) -> Appender: ...
+    def append(
+        self,
+        transaction: int,
+        key: Any,
+        value: Any,
+        headers: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        /,
+    ) -> bool: ...
+    def know(self, partition: int, records: Records, /) -> None: ...
+    def open(self) -> list[int]: ...

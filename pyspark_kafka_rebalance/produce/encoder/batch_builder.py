@@ -31,9 +31,11 @@ class BatchBuilder:
         size of the batch so far, before compression. It returns 0 if the batch is full: the record
         was not appended, and the batch is to be closed first. An empty builder always takes it.
         Raises `RecordTooLargeError` for a record above ``max_request_bytes``, and TypeError.
+    records : Records
+        What has them.
     """
 
-    __slots__ = ("_partition", "_records", "_settings", "append")
+    __slots__ = ("_partition", "_settings", "append", "records")
 
     append: Callable[[bytes | None, bytes | None, Headers, int], int]
 
@@ -41,17 +43,17 @@ class BatchBuilder:
         self._partition = partition
         self._settings = settings
         refuse = partial(_refuse, topic, partition, settings.max_request_bytes)
-        self._records = new_records(settings, refuse)
+        self.records = new_records(settings, refuse)
         # The compiled method itself: `send` calls it for each record.
-        self.append = self._records.append
+        self.append = self.records.append
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self.records)
 
     @property
     def size(self) -> int:
         """The size of the batch so far, before compression."""
-        return self._records.size
+        return self.records.size
 
     def close(self) -> EncodedBatch:
         """Return the batch. The builder is empty afterwards and takes the records of the next.
@@ -61,8 +63,8 @@ class BatchBuilder:
         ValueError
             There are no records.
         """
-        records = len(self._records)
-        data = self._records.take(self._settings.codec == NONE)
+        records = len(self.records)
+        data = self.records.take(self._settings.codec == NONE)
         return encoded(self._partition, data, records, self._settings)
 
 
