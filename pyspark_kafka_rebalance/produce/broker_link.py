@@ -19,7 +19,7 @@ from typing import Any
 from kafka import errors as kafka_errors
 from kafka.protocol.metadata import MetadataRequest
 
-from ..errors import KafkaRebalanceError
+from ..errors import KafkaRebalanceError, RecordTooLargeError, TransactionAbortedError
 from ..fetch.connections import ClusterConnections, explain_final
 from . import wire
 from .broker_versions import LatestVersions
@@ -30,6 +30,13 @@ from .requests import Answer, Fetch, FindCoordinator, InitProducerId, OffsetFetc
 from .transaction_errors import Errors
 
 log = logging.getLogger(__name__)
+
+#: What is refused before anything has changed. By their very type: a signal's handler may raise
+#: others that derive from them.
+_RAISED_BETWEEN_CHANGES = (
+    *(TypeError, ValueError, OverflowError, RuntimeError, MemoryError),
+    *(KafkaRebalanceError, RecordTooLargeError, TransactionAbortedError),
+)
 
 #: Between two requests for metadata.
 _METADATA_EVERY_S = 0.1
@@ -81,11 +88,35 @@ class BrokerLink:
     def wake(self) -> None:
         """Have a turn soon; ``changed`` is held."""
         if not self._turn_is_due and not self._closed:
-            self._turn_is_due = True
             try:
                 self._connections.run_soon(self._turn)
             except (RuntimeError, kafka_errors.KafkaError) as error:
                 self._fail(KafkaRebalanceError(f"the I/O thread has ended: {error}"))
+            self._turn_is_due = True  # after that: a signal's handler may raise in between
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Within it, state changes that only makes sense as a whole; ``changed`` is held.
+
+        The handler of a signal may raise anywhere in a main thread's call. Nobody knows then how
+        far the call got, so the producer ends here, instead of going on with half a change.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if type(error) not in _RAISED_BETWEEN_CHANGES:
+                self.is_torn(error)
+            raise
+
+    def is_torn(self, error: BaseException) -> None:
+        """End: an exception has interrupted a change; ``changed`` is held."""
+        self._fail(
+            KafkaRebalanceError(
+                f"{type(error).__name__} interrupted a call of this producer, and what it had "
+                "accepted may not be delivered: make another producer"
+            )
+        )
+        self.wake()
 
     def _fail(self, error: Exception | None) -> None:
         """Raise this error in all calls from now on, if it is one; ``changed`` is held."""
@@ -182,6 +213,8 @@ class BrokerLink:
             self._connections.send_soon(metadata, None, self._described)
         for parcel, message in messages:
             self._send(parcel, message)
+        if self._error is not None:
+            return
         if self._latest is not None and now >= self._latest.due_at:
             self._latest.ask()
         self._set_timer(wake_at, now)

@@ -234,7 +234,8 @@ class Producer:
     def _deliver_open(self, timeout_ms: float | None) -> list[Exception]:
         """Wait until all records so far are acknowledged or given up; return why they were."""
         delivery = self._delivery
-        with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
+        # What is being encoded may have rows of this thread.
+        with self._rows_lock, self._lock, self._link.whole():
             last = delivery.close_open()
             self._link.wake()
         with self._lock:
@@ -264,8 +265,9 @@ class Producer:
         with self._lock:
             self._await_the_last(machine, timeout_ms)
             if machine.standing is not Standing.READY:
-                self._delivery.apply(machine.initialize())
-                self._link.wake()
+                with self._link.whole():
+                    self._delivery.apply(machine.initialize())
+                    self._link.wake()
             self._initialized(machine, timeout_ms)
 
     def transaction(self, timeout_ms: float | None = None) -> Transaction:
@@ -289,9 +291,10 @@ class Producer:
         with self._lock:
             self._link.check()
             self._await_the_last(machine, timeout_ms)
-            self._follow_brokers(machine)
-            begun = Transaction(self, machine.begin())
-            self._delivery.look_at_machine()
+            with self._link.whole():
+                self._follow_brokers(machine)
+                begun = Transaction(self, machine.begin())
+                self._delivery.look_at_machine()
             return begun
 
     @property
@@ -400,9 +403,10 @@ class Producer:
                     partition = partition_of_key(key, batches.partitions)
             elif type(partition) is not int or not 0 <= partition < batches.partitions:
                 partition = _checked_partition(topic, partition, batches.partitions)
-            if delivery.append(batches, partition, key, value, headers, timestamp_ms):
-                self._link.wake()
-            return delivery.await_last(batches, partition) if future else None
+            with self._link.whole():
+                if delivery.append(batches, partition, key, value, headers, timestamp_ms):
+                    self._link.wake()
+                return delivery.await_last(batches, partition) if future else None
 
     def _send_batch(
         self,
@@ -411,23 +415,35 @@ class Producer:
         data: pa.RecordBatch | pa.Table,
         timestamp_ms: int | None,
     ) -> None:
-        delivery = self._delivery
         with self._rows_lock:
             for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
                 with self._lock:
                     self._make_ready(transaction)
                     batches = self._opened(topic, transaction)
-                    delivery.begin_rows(batches)
-                full: list[EncodedBatch] = []
                 try:
-                    full = batches.encode(rows, timestamp_ms)
-                finally:
-                    with self._lock:
-                        delivery.end_rows(transaction, batches, full)
-                        self._link.wake()
-                        self._link.changed.notify_all()
+                    self._send_rows(transaction, batches, rows, timestamp_ms)
+                except BaseException as error:
+                    if batches.encodes:  # for good, as this thread does no more
+                        with self._lock:
+                            self._link.is_torn(error)
+                    raise
         with self._lock:
             self._check(transaction)
+
+    def _send_rows(
+        self, transaction: int | None, batches: OpenBatches, rows: Any, timestamp_ms: int | None
+    ) -> None:
+        with self._lock, self._link.whole():
+            self._check(transaction)
+            self._delivery.begin_rows(batches)
+        full: list[EncodedBatch] = []
+        try:
+            full = batches.encode(rows, timestamp_ms)
+        finally:
+            with self._lock, self._link.whole():
+                self._delivery.end_rows(transaction, batches, full)
+                self._link.wake()
+                self._link.changed.notify_all()
 
     def _add_offsets(
         self,
@@ -442,9 +458,10 @@ class Producer:
         offsets, before = _offsets(offsets), _offsets(before or {})
         with self._lock:
             self._check(transaction)
-            step = machine.add_offsets(transaction, group, offsets, before, member)
-            self._delivery.apply(step)
-            self._link.wake()
+            with self._link.whole():
+                step = machine.add_offsets(transaction, group, offsets, before, member)
+                self._delivery.apply(step)
+                self._link.wake()
 
     def _announce(
         self, transaction: int, partitions: Iterable[TopicPartition], group_id: str | None
@@ -452,15 +469,17 @@ class Producer:
         machine = self._machine()
         with self._lock:
             self._check(transaction)
-            self._delivery.apply(machine.announce(transaction, partitions, group_id))
-            self._link.wake()
+            with self._link.whole():
+                self._delivery.apply(machine.announce(transaction, partitions, group_id))
+                self._link.wake()
 
     def _settle(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
         with self._lock:
             self._check(transaction)
-            self._delivery.close_open()
-            self._link.wake()
+            with self._link.whole():
+                self._delivery.close_open()
+                self._link.wake()
 
             def is_settled() -> bool:
                 self._check(transaction)
@@ -472,7 +491,8 @@ class Producer:
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
-        with self._rows_lock, self._lock:  # what is being encoded may have rows of this thread
+        # What is being encoded may have rows of this thread.
+        with self._rows_lock, self._lock, self._link.whole():
             if machine.transaction == transaction and machine.open_transaction == transaction:
                 self._delivery.close_open()
                 self._delivery.apply(machine.commit(transaction))
@@ -490,9 +510,10 @@ class Producer:
         machine = self._machine()
         with self._lock:
             if machine.transaction == transaction:
-                self._delivery.drop_open()
-                self._delivery.apply(machine.abort(transaction, cause))
-                self._link.wake()
+                with self._link.whole():
+                    self._delivery.drop_open()
+                    self._delivery.apply(machine.abort(transaction, cause))
+                    self._link.wake()
             self._ended(transaction, timeout_ms)
 
     def _outcome(self, transaction: int) -> Ended | None:
@@ -579,8 +600,9 @@ class Producer:
             self._make_ready(transaction)
 
     def _make_room(self, transaction: int | None) -> None:
-        self._delivery.close_open()
-        self._link.wake()
+        with self._link.whole():
+            self._delivery.close_open()
+            self._link.wake()
 
         def has_room() -> bool:
             self._check(transaction)
