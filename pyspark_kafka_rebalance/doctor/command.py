@@ -52,16 +52,26 @@ _BROKER_PATIENCE_MS = "10000"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = _parse(arguments)
-    if given.command is None:
-        print("\n".join(overview()))
-        return 0
+    try:
+        return _print_findings(given) if given.command else _print_overview()
+    except BrokenPipeError:  # as with "| head": the output is no longer read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _print_overview() -> int:
+    print("\n".join(overview()), flush=True)
+    return 0
+
+
+def _print_findings(given: argparse.Namespace) -> int:
     # The findings say it all; without this handler, warnings would go to the screen.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     levels = []
     for finding in _findings(given):
         print(finding, flush=True)
         levels.append(finding.level)
-    print(total(levels))
+    print(total(levels), flush=True)
     return 1 if Level.FAIL in levels else 0
 
 

@@ -37,6 +37,12 @@ def delivered(*queries):
     )
 
 
+def states_of(query) -> str:
+    """What has become of a query, for whoever waits for it in vain."""
+    batches = {number: batch.num_rows for number, batch in query.batches.items()}
+    return f"{query.query.status}, failed with {query.query.exception()}, rows {batches}"
+
+
 def planners_answer(query) -> str:
     """What the planner of the run that was stopped has left for all who ask."""
     (answer,) = {answer_of(run) for run in graceful_stop._ends(query.query)}
@@ -86,7 +92,10 @@ def test_two_queries_of_a_group_of_which_one_stops_in_mid_batch(
         first, second = (stream(name, checkpointLocation="") for name in ("A", "B"))
         for query in (first, second):
             query.start(processingTime="0 seconds")
-        wait_until(lambda: delivered(first) and delivered(second), "both read")
+        wait_until(
+            lambda: delivered(first) and delivered(second),
+            lambda: f"both read; they do not: {[states_of(each) for each in (first, second)]}",
+        )
         batch = HeldBatch(first)
         batch.may_end = asked  # the sink has done its part, and Spark has not committed the batch
         assert batch.reached.wait(PATIENCE_S)

@@ -19,6 +19,7 @@ from kafka.errors import (
     SaslAuthenticationFailedError,
 )
 from kafka.structs import TopicPartition
+from settable_clock import Clock
 
 from pyspark_kafka_rebalance.consumer.consumer import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.consumer.kafka_python.questions import first_answer
@@ -46,6 +47,7 @@ class Brokers:
     def __init__(self, *answers: str | KafkaError) -> None:
         self.answers = list(answers)
         self.asked = 0
+        self.clock = Clock()
         self._net = self
         nodes = [SimpleNamespace(host=host, port=9092) for host in ("localhost", "b")]
         self.cluster = SimpleNamespace(brokers=lambda: nodes)
@@ -60,11 +62,14 @@ class Brokers:
         return answer
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        self.clock.now += seconds
 
     def ask(self, timeout_ms: float) -> Any:
+        """By the clock of kafka-python's timers, which goes on while the call sleeps."""
         manager: Any = self
-        return asyncio.run(first_answer(manager, self.send, timeout_ms))
+        timers = SimpleNamespace(monotonic=self.clock)
+        with mock.patch("kafka.util.time", timers):
+            return asyncio.run(first_answer(manager, self.send, timeout_ms))
 
 
 def test_a_broker_that_refuses_the_connection_is_not_the_last_one_asked() -> None:
@@ -78,9 +83,9 @@ def test_what_the_last_one_met_is_said_when_no_broker_answers() -> None:
     with pytest.raises(
         KafkaTimeoutError, match=r"within 0.03 s: KafkaConnectionError.*refused"
     ) as e:
-        brokers.ask(30)
+        brokers.ask(25)
     assert "at b:9092, localhost:9092 (their advertised" in str(e.value)
-    assert brokers.asked > 1
+    assert brokers.asked == 4, "every 10 ms, and when the time is up"
 
 
 def test_a_refusal_for_good_is_not_taken_to_the_next_broker() -> None:

@@ -392,6 +392,24 @@ def test_the_doctor_of_a_job_whose_python_spark_does_not_know(tmp_path: Path) ->
     assert lines[-1].endswith("warnings") or lines[-1].endswith("warning")
 
 
+@pytest.mark.parametrize("command", [(), ("doctor",)])
+def test_an_output_that_is_no_longer_read(command: tuple[str, ...]) -> None:
+    """As with "| head"."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", NAME, *command],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([]) == 0
     printed = capsys.readouterr().out

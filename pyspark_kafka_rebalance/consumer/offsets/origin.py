@@ -12,10 +12,9 @@ gaps (``commit_metadata.py``)::
 The last stretch is the committer's own. Each query that takes a partition over adds one, so a query
 whose checkpoint was restored from a backup recognizes what it has delivered itself.
 
-Where the group was set back to such a checkpoint, the batch is followed by a dash and the offset at
-which the group was before (``17-5200``), until the committed offset reaches that again. Behind it
-is, for good, what was set back (``set_backs.py``). Whoever takes the partition over and has not
-followed that yet goes on at the committed offset, even if its own checkpoint is further.
+Where the group was set back to such a checkpoint, the batch is followed by what was set back
+(``set_backs.py``). Whoever takes the partition over and has not followed that yet goes on at the
+committed offset, even if its own checkpoint is further.
 
 A ``DeferredRevokeConsumer`` of an application is no query. It carries all this along, and its own
 records are a stretch of nobody's.
@@ -44,7 +43,6 @@ _PREFIX = f"query/{_VERSION}:"
 _TEXT = re.compile(
     r"(?P<checksum>[0-9a-f]{8})\."
     r"(?P<body>(?P<run>[A-Za-z0-9_]{1,64})\.(?P<batch>[0-9]{1,18})"
-    r"(?:-(?P<again>[0-9]{1,19}))?"
     rf"(?P<set_backs>{SET_BACKS})"
     r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
 )
@@ -75,9 +73,6 @@ class Origin:
     batch: int  # the number of the batch that it had planned last
     #: Who delivered what, lowest first; at least one. The last one is the committer's.
     stretches: tuple[Stretch, ...]
-    #: Up to here, exclusive, records are delivered again, because the group was set back; 0 if it
-    #: was not.
-    again: int = 0
     set_backs: tuple[SetBack, ...] = ()  #: the last ones, oldest first
 
     @property
@@ -100,14 +95,7 @@ class Origin:
         The limit is in bytes; ``bound_to`` is as in ``Remaining.encode``.
         """
         return origin_text(
-            self.run,
-            self.batch,
-            self.stretches,
-            offset,
-            limit,
-            bound_to,
-            self.again,
-            self.set_backs,
+            self.run, self.batch, self.stretches, offset, limit, bound_to, self.set_backs
         )
 
     @classmethod
@@ -122,7 +110,7 @@ class Origin:
         parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
         stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
         set_backs = parse_set_backs(text["set_backs"])
-        return cls(text["run"], int(text["batch"]), stretches, int(text["again"] or 0), set_backs)
+        return cls(text["run"], int(text["batch"]), stretches, set_backs)
 
 
 def origin_text(
@@ -132,11 +120,10 @@ def origin_text(
     offset: int,
     limit: int,
     bound_to: str,
-    again: int = 0,
     set_backs: Sequence[SetBack] = (),
 ) -> str:
     """As :meth:`Origin.encode`; made for each of thousands of partitions in each commit."""
-    body = f"{run}.{batch}" if again <= offset else f"{run}.{batch}-{again}"
+    body = f"{run}.{batch}"
     if set_backs:
         body += set_backs_text(set_backs)
     for query, since in stretches:
@@ -150,7 +137,7 @@ def origin_text(
         return ""
     else:
         stretches = stretches[1:]
-    return origin_text(run, batch, stretches, offset, limit, bound_to, again, set_backs)
+    return origin_text(run, batch, stretches, offset, limit, bound_to, set_backs)
 
 
 def taken_over(

@@ -50,7 +50,6 @@ class _Delivered:
     """What the commits of one partition say of it."""
 
     stretches: tuple[Stretch, ...]  #: which query has delivered which offsets; not empty
-    again: int = 0  #: where the group was before it was set back; 0 if it was not, or is past that
     set_backs: tuple[SetBack, ...] = ()
 
 
@@ -163,8 +162,8 @@ class OwnCommits:
         before = () if origin is None else origin.stretches
         gaps = () if commit is None else commit.remaining.gaps
         found = taken_over(before, query, since, gaps)
-        again, set_backs = (0, ()) if origin is None else (origin.again, origin.set_backs)
-        self._delivered[partition] = _Delivered(found, again, set_backs)
+        set_backs = () if origin is None else origin.set_backs
+        self._delivered[partition] = _Delivered(found, set_backs)
 
     def set_back(
         self,
@@ -187,9 +186,7 @@ class OwnCommits:
             self._set_back.add(partition)
             last = SetBack.of(self._identity.id, self._token, again)
             set_backs = extended(set_backs, last)
-        self._delivered[partition] = replace(
-            begun, again=max(begun.again, before.live), set_backs=set_backs
-        )
+        self._delivered[partition] = replace(begun, set_backs=set_backs)
 
     def started(self, partition: TopicPartition) -> None:
         """This run has started to read the partition, and follows what the group was set back."""
@@ -207,7 +204,7 @@ class OwnCommits:
         if stretches[-1].since > position:
             below = tuple(stretch for stretch in stretches if stretch.since < position)
             stretches = (*below, Stretch(self._identity.id, position))
-        self._delivered[partition] = replace(delivered, stretches=stretches, again=0)
+        self._delivered[partition] = replace(delivered, stretches=stretches)
 
     def become_another(self) -> str:
         """Take a new id, because another run of this query is alive; returns it (invariant 3)."""
@@ -231,9 +228,7 @@ class OwnCommits:
         if own is None:
             return ""
         limit //= 2
-        return origin_text(
-            self.run, batch, own.stretches, offset, limit, bound_to, own.again, own.set_backs
-        )
+        return origin_text(self.run, batch, own.stretches, offset, limit, bound_to, own.set_backs)
 
 
 def _joined_to_live(left: Remaining) -> Remaining:
