@@ -169,6 +169,7 @@ class Delivery:
         self.topics = Topics()
         self._settings = settings
         self.open: dict[str, OpenBatches] = {}
+        self._largest: dict[str, int] = {}
         self._awaited: dict[TopicPartition, list[_Awaited]] = {}
         self._on_their_way: dict[int, _OnItsWay] = {}
         self._unacknowledged: Counter[TopicPartition] = Counter()
@@ -219,6 +220,13 @@ class Delivery:
 
     # Records.
 
+    def allow(self, topic: str, size: int) -> None:
+        """Take records of this many bytes for a topic, if that is more than for others.
+
+        Before the first record for it.
+        """
+        self._largest[topic] = size
+
     def open_topic(self, name: str) -> OpenBatches | None:
         """The open batches of a topic; None while metadata does not describe it."""
         topic = self.topics.topic(name)
@@ -226,8 +234,11 @@ class Delivery:
             return None
         batches = self.open.get(name)
         if batches is None:
+            encoder = self._settings.encoder
+            if (largest := self._largest.get(name, 0)) > encoder.max_request_bytes:
+                encoder = replace(encoder, max_request_bytes=largest)
             batches = self.open[name] = OpenBatches(
-                name, topic.partitions, self._settings.encoder, topic.available, self.room
+                name, topic.partitions, encoder, topic.available, self.room
             )
         elif not batches.encodes and (topic.partitions, topic.available) != (
             batches.partitions,

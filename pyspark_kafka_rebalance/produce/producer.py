@@ -314,6 +314,14 @@ class Producer:
         """Whether a record for this topic would have to wait for room or metadata."""
         return topic not in self._delivery.open or not self._delivery.has_room
 
+    def allow(self, topic: str, size: int) -> None:
+        """Take records of up to this many bytes for a topic, also above ``max_request_size``.
+
+        Before the first record for it.
+        """
+        with self._lock:
+            self._delivery.allow(topic, size)
+
     def end_by(self, when: float) -> None:
         """Let no call wait beyond this ``time.monotonic`` time; it then raises KafkaTimeoutError.
 
