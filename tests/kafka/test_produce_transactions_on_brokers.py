@@ -257,7 +257,11 @@ def test_the_group_fences_a_generation_that_is_past(
         zombie = producer.transaction()
         zombie.send(rows, b"never", partition=0)
         zombie.send_offsets(former, {where: Offset(5)})
-        with pytest.raises(TransactionAbortedError, match=r"UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
+        with pytest.raises(
+            TransactionAbortedError,
+            match=rf"group {group_id} refused offsets .* of generation {former.generation_id} for "
+            rf"{rows}-0: (UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION)",
+        ):
             zombie.commit(PATIENCE_MS)
     with producer.transaction() as one:
         one.send(rows, b"whole", partition=0)

@@ -153,6 +153,33 @@ def test_idempotent_batches_that_are_refused_say_why() -> None:
     assert said in str(failure)
 
 
+def test_a_producer_id_that_is_refused_says_what_is_missing() -> None:
+    world = World(None)
+    future = world.send(b"a")
+    world.delivery.close_open()
+    for parcel in world.take():
+        answers = [(r, error(Errors.CLUSTER_AUTHORIZATION_FAILED)) for r in parcel.requests]
+        world.delivery.answered(parcel, answers, world.now)
+    world.resolve()
+    said = "t-0: CLUSTER_AUTHORIZATION_FAILED (it needs IDEMPOTENT_WRITE on the cluster)"
+    assert said in str(future.exception(0))
+
+
+def test_a_fenced_producer_says_what_may_be_the_reason() -> None:
+    wire = Wire(2)
+    handle = wire.begin()
+    wire.send()
+    wire.answer(Produce, Answer(base_offset=0))
+    wire.commit()
+    wire.answer(EndTxn, error(Errors.PRODUCER_FENCED))
+    assert wire.step.ended is not None
+    assert wire.step.ended.transaction == handle
+    assert wire.step.ended.cause == wire.machine.cause
+    assert wire.machine.cause.startswith(
+        "EndTxn: the commit of producer epoch 0: PRODUCER_FENCED (another producer has the "
+    )
+
+
 def test_the_cause_is_told_during_the_abort_and_ever_after() -> None:
     """Each call, of each thread; also once later transactions have ended."""
     with in_memory(2, linger_ms=1) as (producer, connections):
