@@ -34,8 +34,8 @@ from .open_transaction import MAX_IN_FLIGHT
 from .outbox import Backoff, Outbox, Parcel
 from .requests import Answer, Produce, Request
 from .topics import Topics
-from .transaction_errors import TOO_LARGE, Outcome, Verdict, verdict_of
-from .transaction_step import Ended, Halved, Step, too_large
+from .transaction_errors import Errors, Outcome, Verdict, explained, verdict_of
+from .transaction_step import Ended, Halved, Step, name_of, refused_batch
 
 if TYPE_CHECKING:
     from .encoder.python_records import Headers
@@ -73,8 +73,12 @@ class Machine(Protocol):
     def add_records(self, transaction: Any, partition: TopicPartition, record_count: int) -> Step:
         """Add a batch; ``Step.batch`` is its number."""
 
-    def expire(self, batch: int) -> Step:
-        """A batch has waited for too long."""
+    @property
+    def doom(self) -> str:
+        """Why they need not be; empty if they have to be."""
+
+    def expire(self, batch: int, reason: str = "") -> Step:
+        """A batch has waited for too long; for this reason, if it is known."""
 
     def answered(self, number: int, answer: Answer) -> Step:
         """A broker answered."""
@@ -131,6 +135,9 @@ class _OnItsWay:
     order: int
     deadline: float
     awaited: list[_Awaited]
+    #: What became of its last copy, for people; its error code, 0 if that had no answer.
+    last: str = ""
+    last_code: int = 0
 
     def position(self, offset: int) -> RecordPosition:
         return RecordPosition(self.partition.topic, self.partition.partition, offset)
@@ -169,6 +176,7 @@ class Delivery:
         self.topics = Topics()
         self._settings = settings
         self.open: dict[str, OpenBatches] = {}
+        self._largest: dict[str, int] = {}
         self._awaited: dict[TopicPartition, list[_Awaited]] = {}
         self._on_their_way: dict[int, _OnItsWay] = {}
         self._unacknowledged: Counter[TopicPartition] = Counter()
@@ -219,6 +227,13 @@ class Delivery:
 
     # Records.
 
+    def allow(self, topic: str, size: int) -> None:
+        """Take records of this many bytes for a topic, if that is more than for others.
+
+        Before the first record for it.
+        """
+        self._largest[topic] = size
+
     def open_topic(self, name: str) -> OpenBatches | None:
         """The open batches of a topic; None while metadata does not describe it."""
         topic = self.topics.topic(name)
@@ -226,8 +241,11 @@ class Delivery:
             return None
         batches = self.open.get(name)
         if batches is None:
+            encoder = self._settings.encoder
+            if (largest := self._largest.get(name, 0)) > encoder.max_request_bytes:
+                encoder = replace(encoder, max_request_bytes=largest)
             batches = self.open[name] = OpenBatches(
-                name, topic.partitions, self._settings.encoder, topic.available, self.room
+                name, topic.partitions, encoder, topic.available, self.room
             )
         elif not batches.encodes and (topic.partitions, topic.available) != (
             batches.partitions,
@@ -329,7 +347,9 @@ class Delivery:
         for number, batch in list(self._on_their_way.items()):
             partitions = self.topics.topic(batch.partition.topic).partitions
             if batch.partition.partition >= partitions and number in self._on_their_way:
-                self.apply(self.machine.expire(number))
+                self.apply(
+                    self.machine.expire(number, f"the topic has {partitions} partitions now")
+                )
 
     def abandon(self, error: Exception) -> None:
         """Give everything up: nothing is sent any more."""
@@ -339,7 +359,8 @@ class Delivery:
 
     def drop_open(self, error: Exception | None = None) -> None:
         """Forget the open batches; their transaction is aborted, if there is no other error."""
-        error = error or TransactionAbortedError("its records were not sent", {})
+        if error is None:
+            error = TransactionAbortedError(self.machine.doom or "its records were not sent", {})
         for batches in self.open.values():
             before = batches.size
             batches.drop()
@@ -402,14 +423,21 @@ class Delivery:
             partition = getattr(request, "partition", None)
             if partition is not None:
                 self.topics.forget(partition)
+            if isinstance(request, Produce) and (batch := self._on_their_way.get(request.batch)):
+                said = "its leader did not answer" if sent else "its leader was not reached"
+                batch.last, batch.last_code = said, 0
             self.apply(self.machine.unanswered(request.number, sent=sent), now)
 
     def _note(self, request: Produce, answer: Answer) -> None:
         verdict = verdict_of(Produce, answer.error)
+        batch = self._on_their_way.get(request.batch)
         if verdict is Verdict.RETRY_ELSEWHERE:
             self.topics.forget(request.partition)
-        elif verdict is Verdict.DONE and (batch := self._on_their_way.get(request.batch)):
+        if verdict is Verdict.DONE and batch is not None:
             batch.awaited[:] = self._resolve(batch, answer.base_offset)
+        elif batch is not None:
+            batch.last_code = answer.error
+            batch.last = explained(Produce, answer.error, answer.detail, request.partition)
 
     def apply(self, step: Step, now: float | None = None) -> None:
         """Carry out what an event of the machine leads to."""
@@ -442,13 +470,38 @@ class Delivery:
             self._end(step.ended)
 
     def _give_up(self, number: int, code: int, now: float) -> None:
-        where = self._on_their_way[number].partition
-        text = f"{where.topic}-{where.partition}"
-        if code in TOO_LARGE:
-            text = too_large(where, code)
-        self._settle(number, kafka_errors.for_code(code)(text))
+        batch = self._on_their_way[number]
+        where = batch.partition
+        self._settle(number, kafka_errors.for_code(code)(self._why_given_up(batch, code)))
         for request in self._outbox.withdraw(where, number):
             self._carry_out(self.machine.unanswered(request.number, sent=False), now)
+
+    def _why_given_up(self, batch: _OnItsWay, code: int) -> str:
+        where = batch.partition
+        if batch.last_code == code and verdict_of(Produce, code) > Verdict.RETRY_ELSEWHERE:
+            return refused_batch(where, batch.encoded.records, code, batch.last)
+        if code == Errors.REQUEST_TIMED_OUT:
+            said = self._why_late(batch)
+            late = f"records for {name_of(where)} were not acknowledged in time"
+            return f"{late}: {said}" if said else late
+        return f"records for {name_of(where)}: {explained(Produce, code, '', where)}"
+
+    def _why_late(self, batch: _OnItsWay) -> str:
+        """What keeps a batch from being acknowledged, for people; empty if that is not known."""
+        topic = self.topics.topic(batch.partition.topic)
+        if topic.error:
+            return explained(Produce, topic.error, "", batch.partition)
+        if batch.last or batch.partition.partition in topic.available:
+            return batch.last
+        return "no leader is known"
+
+    def what_waits(self) -> str:
+        """The batch that waits for the longest, and why, for people; empty if there is none."""
+        batch = next(iter(self._on_their_way.values()), None)
+        if batch is None:
+            return ""
+        said, where = self._why_late(batch), name_of(batch.partition)
+        return f"records for {where} wait" + (f": {said}" if said else "")
 
     def _halve(self, halved: Halved) -> None:
         """Put two batches in place of one that was too large; those to come are smaller."""
@@ -460,7 +513,9 @@ class Delivery:
             awaited[is_behind].append((n - halved.records if is_behind else n, future))
         numbers = (halved.batch, halved.second)
         for number, encoded, waits in zip(numbers, halves, awaited, strict=True):
-            self._on_their_way[number] = replace(whole, encoded=encoded, awaited=waits)
+            self._on_their_way[number] = replace(
+                whole, encoded=encoded, awaited=waits, last="", last_code=0
+            )
             self.used += len(encoded.data)
         self.used -= len(whole.encoded.data)
         self._unacknowledged[whole.partition] += 1
@@ -471,10 +526,10 @@ class Delivery:
 
     def _end(self, ended: Ended) -> None:
         self.last_ended = ended
-        self.drop_open()
         error = None
         if ended.outcome is not Outcome.COMMITTED:
             error = TransactionAbortedError(ended.cause, {})
+        self.drop_open(error)
         for number in list(self._on_their_way):
             self._settle(number, error)
 
@@ -506,8 +561,9 @@ class Delivery:
             overdue.append(number)
             batch.deadline = math.inf
         for number in overdue:
-            if number in self._on_their_way:
-                self.apply(self.machine.expire(number), now)
+            late = self._on_their_way.get(number)
+            if late is not None:
+                self.apply(self.machine.expire(number, self._why_late(late)), now)
 
     def wake_at(self, now: float) -> float | None:
         """When there may be something to do without another event."""

@@ -179,6 +179,11 @@ class IdempotentMachine:
         """There is nothing to abort."""
         return False
 
+    @property
+    def doom(self) -> str:
+        """There is nothing to abort."""
+        return ""
+
     # Events.
 
     def add_records(self, transaction: Any, partition: TopicPartition, record_count: int) -> Step:
@@ -211,7 +216,7 @@ class IdempotentMachine:
             self._attempts += 1
         return self._step()
 
-    def expire(self, batch: int) -> Step:
+    def expire(self, batch: int, reason: str = "") -> Step:
         """Give up a batch that has waited for too long. Its leader may have written it."""
         for name, partition in self._partitions.items():
             for each in partition.batches:

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from operator import index
@@ -123,6 +124,8 @@ class Producer:
         self._at_once: dict[str, Append] = {}
         self._rows_lock = threading.Lock()  # taken before the other
         self._closed = False
+        #: Those that somebody has a handle of, by number.
+        self._begun: weakref.WeakValueDictionary[int, Transaction] = weakref.WeakValueDictionary()
         leave_to_parent(self, Producer._leave_to_parent)
 
     # Records.
@@ -241,7 +244,7 @@ class Producer:
         with self._lock:
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
-            self._wait(lambda: delivery.settled >= last, timeout_ms, "delivery")
+            self._wait_for_leaders(lambda: delivery.settled >= last, timeout_ms, "delivery")
             return delivery.take_failures()
 
     # Transactions.
@@ -293,7 +296,9 @@ class Producer:
             self._await_the_last(machine, timeout_ms)
             with self._link.whole():
                 self._follow_brokers(machine)
-                begun = Transaction(self, machine.begin())
+                handle = machine.begin()
+                self._keep_outcome(self._delivery.last_ended)
+                begun = self._begun[handle] = Transaction(self, handle)
                 self._delivery.look_at_machine()
             return begun
 
@@ -316,6 +321,14 @@ class Producer:
     def waits_for(self, topic: str) -> bool:
         """Whether a record for this topic would have to wait for room or metadata."""
         return topic not in self._delivery.open or not self._delivery.has_room
+
+    def allow(self, topic: str, size: int) -> None:
+        """Take records of up to this many bytes for a topic, also above ``max_request_size``.
+
+        Before the first record for it.
+        """
+        with self._lock:
+            self._delivery.allow(topic, size)
 
     def end_by(self, when: float) -> None:
         """Let no call wait beyond this ``time.monotonic`` time; it then raises KafkaTimeoutError.
@@ -487,7 +500,7 @@ class Producer:
 
             if timeout_ms is None:
                 timeout_ms = self._settings.longest_delivery_ms
-            self._wait(is_settled, timeout_ms, "delivery")
+            self._wait_for_leaders(is_settled, timeout_ms, "delivery")
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
@@ -498,7 +511,12 @@ class Producer:
                 self._delivery.apply(machine.commit(transaction))
                 self._link.wake()
         with self._lock:
-            ended = self._ended(transaction, timeout_ms)
+            try:
+                ended = self._ended(transaction, timeout_ms)
+            except kafka_errors.KafkaTimeoutError:
+                if cause := self._doom(transaction):  # its abort goes on in the background
+                    raise TransactionAbortedError(cause, {}) from None
+                raise
         if ended.outcome is Outcome.NOT_KNOWABLE:
             raise TransactionInDoubtError(
                 f"whether transaction {transaction} was committed is not known: {ended.cause}"
@@ -518,7 +536,15 @@ class Producer:
 
     def _outcome(self, transaction: int) -> Ended | None:
         ended = self._delivery.last_ended
-        return ended if ended is not None and ended.transaction == transaction else None
+        if ended is not None and ended.transaction == transaction:
+            return ended
+        begun = self._begun.get(transaction)
+        return None if begun is None else begun.ended
+
+    def _keep_outcome(self, ended: Ended | None) -> None:
+        """Let the handle of the last transaction know how it ended: the next one begins."""
+        if ended is not None and (begun := self._begun.get(ended.transaction)) is not None:
+            begun.ended = ended
 
     # Of these, all but _finish and _machine are called with the lock held.
 
@@ -560,10 +586,19 @@ class Producer:
             raise KafkaRebalanceError("the producer is closed")
         if transaction is None:
             raise RuntimeError("a transaction is open: send by its handle")
-        ended = self._outcome(transaction)
-        raise TransactionAbortedError(
-            (ended and ended.cause) or f"transaction {transaction} has ended", {}
-        )
+        raise self._over(transaction)
+
+    def _over(self, transaction: int) -> TransactionAbortedError:
+        """The error for a call on a transaction that has ended, or is about to be aborted."""
+        cause = self._doom(transaction)
+        if not cause and (ended := self._outcome(transaction)) is not None:
+            cause = ended.cause
+        return TransactionAbortedError(cause or f"transaction {transaction} has ended", {})
+
+    def _doom(self, transaction: int) -> str:
+        """Why a transaction is about to be aborted; empty if it is not."""
+        machine = self._machine()
+        return machine.doom if machine.transaction == transaction else ""
 
     def _opened(self, topic: str, transaction: int | None, at_least: int = 1) -> OpenBatches:
         """The open batches of a topic, as soon as metadata says that it has so many partitions."""
@@ -608,7 +643,7 @@ class Producer:
             self._check(transaction)
             return self._delivery.has_room
 
-        self._wait(has_room, None, "room in buffer_memory")
+        self._wait_for_leaders(has_room, None, "room in buffer_memory")
 
     def _initialized(self, machine: TransactionMachine, timeout_ms: float | None) -> None:
         self._wait(
@@ -632,8 +667,8 @@ class Producer:
 
     def _ended(self, transaction: int, timeout_ms: float | None) -> Ended:
         if self._machine().transaction != transaction and self._outcome(transaction) is None:
-            raise TransactionAbortedError(f"transaction {transaction} has ended", {})
-        self._wait(
+            raise self._over(transaction)
+        self._wait_for_leaders(
             lambda: self._outcome(transaction) is not None,
             timeout_ms,
             f"the end of transaction {transaction}",
@@ -645,6 +680,17 @@ class Producer:
     def _wait(self, done: Callable[[], bool], timeout_ms: float | None, what: str) -> None:
         timeout_s = self._settings.max_block_s if timeout_ms is None else timeout_ms / 1000
         self._link.wait(done, timeout_s, what)
+
+    def _wait_for_leaders(
+        self, done: Callable[[], bool], timeout_ms: float | None, what: str
+    ) -> None:
+        """As ``_wait``; a time-out says which records wait, and for what."""
+        try:
+            self._wait(done, timeout_ms, what)
+        except kafka_errors.KafkaTimeoutError as error:
+            if waits := self._delivery.what_waits():
+                raise kafka_errors.KafkaTimeoutError(f"{error.args[0]}; {waits}") from None
+            raise
 
     def _finish(self, timeout_ms: float | None) -> None:
         if self._transactions is None:
@@ -667,7 +713,8 @@ class Producer:
 class Transaction:
     """One transaction of a `Producer`: its records and offsets become visible together, or never.
 
-    Every call after its end raises TransactionAbortedError, whoever makes it.
+    Every call after its end raises TransactionAbortedError, whoever makes it. If it was aborted,
+    the error has the cause, from the moment on at which it cannot be committed any more.
 
     Attributes
     ----------
@@ -676,12 +723,15 @@ class Transaction:
     at_once : dict of str to Append
         By topic, as soon as known: takes ``handle`` and the record, or returns False; `send` then
         says why, or waits.
+    ended : Ended or None
+        How it ended, once the next one has begun.
     """
 
     def __init__(self, producer: Producer, handle: int) -> None:
         self._producer = producer
         self.handle = handle
         self.at_once = producer._at_once
+        self.ended: Ended | None = None
         self._is_told = False  # whether a call has reported the outcome
 
     def send(
@@ -805,11 +855,11 @@ class Transaction:
 
     def _check_untold(self) -> None:
         if self._is_told:
-            raise TransactionAbortedError(f"transaction {self.handle} has ended", {})
+            raise self._producer._over(self.handle)
 
     @property
     def outcome(self) -> Outcome | None:
-        """Its outcome; None while it is not known, and once a later transaction has ended."""
+        """Its outcome; None while it is not known."""
         ended = self._producer._outcome(self.handle)
         return None if ended is None else ended.outcome
 

@@ -282,6 +282,8 @@ class Answer:
         Fetch.
     aborted : tuple of (int, int)
         Fetch: the producer id and the first offset of each aborted transaction.
+    detail : str
+        Produce: what the leader says about its refusal, and of which record; empty if nothing.
     """
 
     error: int = 0
@@ -293,6 +295,7 @@ class Answer:
     base_offset: int = -1
     last_stable_offset: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
+    detail: str = ""
 
 
 def versions_for(offered: Mapping[int, int], transaction_version: int) -> Versions:

@@ -99,7 +99,7 @@ from .transaction_errors import (
     verdict_of,
     worst,
 )
-from .transaction_step import Ended, Halved, Identity, Standing, Step, Sweep, slot_of, why
+from .transaction_step import Ended, Halved, Identity, Standing, Step, Sweep, name_of, slot_of, why
 
 #: The last epoch of a producer id is the coordinator's, to fence with. Brokers may answer it where
 #: they continue with another producer id; InitProducerId returns that.
@@ -172,6 +172,12 @@ class TransactionMachine:
         return self._transaction is not None and self._transaction.phase is Phase.ABORTING
 
     @property
+    def doom(self) -> str:
+        """Why the transaction is about to be aborted; empty if it is not."""
+        current = self._transaction
+        return "" if current is None or current.phase is not Phase.ABORTING else current.cause
+
+    @property
     def owes_nothing(self) -> bool:
         """Whether all records and offsets of the open transaction are acknowledged, if any are."""
         return self._transaction is None or self._transaction.owes_nothing()
@@ -235,8 +241,15 @@ class TransactionMachine:
         self._transaction = OpenTransaction(next(self._handles))
         return self._transaction.handle
 
-    def add_records(self, transaction: int, partition: TopicPartition, record_count: int) -> Step:
+    def add_records(
+        self, transaction: int | None, partition: TopicPartition, record_count: int
+    ) -> Step:
         """Add a batch of records; its Produce comes when it is its turn.
+
+        Parameters
+        ----------
+        transaction : int or None
+            None for `open_transaction` where that has changed: raises why.
 
         Raises
         ------
@@ -332,14 +345,17 @@ class TransactionMachine:
         self._fail(current, cause)
         return self._step()
 
-    def expire(self, batch: int) -> Step:
-        """A batch has waited for its acknowledgement for too long: its transaction is aborted."""
+    def expire(self, batch: int, reason: str = "") -> Step:
+        """A batch has waited for its acknowledgement for too long: its transaction is aborted.
+
+        ``reason`` says why it had to wait, as far as that is known.
+        """
         current = self._transaction
         if current is not None and current.phase in (Phase.OPEN, Phase.COMMITTING):
             for name, partition in current.partitions.items():
                 if any(each.number == batch for each in partition.batches):
-                    where = f"{name.topic}-{name.partition}"
-                    self._fail(current, f"records for {where} were not delivered in time")
+                    cause = f"records for {name_of(name)} were not delivered in time"
+                    self._fail(current, f"{cause}: {reason}" if reason else cause)
         return self._step()
 
     # Events of the network.
@@ -421,7 +437,7 @@ class TransactionMachine:
         elif verdict is Verdict.DONE:
             for partition in request.partitions:
                 current.joins(partition)
-        self._settle(request, verdict, code)
+        self._settle(request, verdict, code, answer)
 
     def _sweep_answered(self, answer: Answer, verdict: Verdict) -> None:
         """A partition that is deleted or forbidden by now cannot be swept."""
@@ -453,7 +469,7 @@ class TransactionMachine:
             waiting.popleft()
         elif waiting and waiting[0].member is not None and code in _BETWEEN_GENERATIONS:
             verdict = Verdict.RETRY
-        self._settle(request, verdict, code)
+        self._settle(request, verdict, code, answer)
 
     def _records_answered(self, request: Produce, answer: Answer) -> None:
         verdict = verdict_of(Produce, answer.error)
@@ -471,7 +487,7 @@ class TransactionMachine:
         elif answer.error in TOO_LARGE and batch.record_count > 1 and current.goes_on:
             self._halved.append(partition.halve(batch, next(self._batches)))
             verdict = Verdict.DONE  # of this copy
-        self._settle(request, verdict, answer.error)
+        self._settle(request, verdict, answer.error, answer)
 
     def _end_answered(self, request: EndTxn, answer: Answer) -> None:
         verdict = verdict_of(EndTxn, answer.error)
@@ -559,7 +575,9 @@ class TransactionMachine:
 
     # The consequences of a verdict.
 
-    def _settle(self, request: Request, verdict: Verdict, code: int) -> None:
+    def _settle(
+        self, request: Request, verdict: Verdict, code: int, answer: Answer | None = None
+    ) -> None:
         """Do what a verdict means for the producer, and for the transaction that is open."""
         if verdict is Verdict.DONE:
             self._attempts.pop(slot_of(request), None)
@@ -570,9 +588,9 @@ class TransactionMachine:
         elif verdict >= Verdict.FENCED:
             fenced = verdict is Verdict.FENCED
             self._error = code
-            self._stop(Standing.FENCED if fenced else Standing.FAILED, why(request, code))
+            self._stop(Standing.FENCED if fenced else Standing.FAILED, why(request, code, answer))
         elif verdict >= Verdict.ABORT:
-            self._fail_of(request, verdict, why(request, code))
+            self._fail_of(request, verdict, why(request, code, answer))
 
     def _fail_of(self, request: Request, verdict: Verdict, cause: str) -> None:
         current = self._transaction
@@ -585,7 +603,7 @@ class TransactionMachine:
 
     def _fail(self, current: OpenTransaction, cause: str) -> None:
         if current.phase in (Phase.OPEN, Phase.COMMITTING):
-            current.phase, current.cause = Phase.ABORTING, cause
+            current.phase, current.cause = Phase.ABORTING, cause or "no cause was given"
 
     def _stop(self, standing: Standing, cause: str) -> None:
         """Send nothing more; what is not in doubt is aborted."""
@@ -874,13 +892,15 @@ class TransactionMachine:
             self._sweep = self._sweep.again()
         self._identity, self._usable = identity, True
 
-    def _current(self, handle: int) -> OpenTransaction:
+    def _current(self, handle: int | None) -> OpenTransaction:
         current = self._transaction
+        if handle is None and self.doom:
+            raise TransactionAbortedError(self.doom, {})
         if current is None or current.handle != handle:
             raise TransactionAbortedError(f"transaction {handle} has ended", {})
         return current
 
-    def _open(self, handle: int) -> OpenTransaction:
+    def _open(self, handle: int | None) -> OpenTransaction:
         current = self._current(handle)
         if current.phase is Phase.ABORTING:
             raise TransactionAbortedError(current.cause, {})

@@ -14,6 +14,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 
+from kafka.structs import TopicPartition
+
 from .requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
@@ -355,6 +357,64 @@ def error_name(code: int) -> str:
         return Errors(code).name
     except ValueError:
         return f"error {code}"
+
+
+#: What is wrong, or what to do about it, where the broker does not say it. ``{topic}`` and
+#: ``{group}`` are the ones that were refused.
+_OF_RECORDS: Mapping[Errors, str] = {
+    Errors.INVALID_RECORD: "a record without a key for a compacted topic, or one that is not valid",
+    Errors.INVALID_TIMESTAMP: "a timestamp beyond the topic's message.timestamp.before.max.ms or "
+    "message.timestamp.after.max.ms",
+    Errors.TOPIC_AUTHORIZATION_FAILED: "it needs WRITE on topic {topic}",
+    Errors.CLUSTER_AUTHORIZATION_FAILED: "it needs IDEMPOTENT_WRITE on the cluster",
+    Errors.UNKNOWN_TOPIC_OR_PARTITION: "the topic, or this partition of it, does not exist, or is "
+    "not to be seen without DESCRIBE",
+    Errors.UNKNOWN_TOPIC_ID: "the topic was deleted",
+    Errors.INVALID_TOPIC_EXCEPTION: "only brokers write to this topic, or its name is not allowed",
+    Errors.UNSUPPORTED_COMPRESSION_TYPE: "choose another compression_type",
+    Errors.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas",
+    Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than min.insync.replicas",
+}
+_MEMBER_IS_OUT = (
+    "the member left the group, or its generation is past: poll, and repeat the transaction"
+)
+_OF_OFFSETS: Mapping[Errors, str] = {
+    Errors.UNKNOWN_MEMBER_ID: _MEMBER_IS_OUT,
+    Errors.ILLEGAL_GENERATION: _MEMBER_IS_OUT,
+    Errors.STALE_MEMBER_EPOCH: _MEMBER_IS_OUT,
+    Errors.FENCED_MEMBER_EPOCH: _MEMBER_IS_OUT,
+    Errors.FENCED_INSTANCE_ID: "another member has its group_instance_id",
+    Errors.GROUP_AUTHORIZATION_FAILED: "it needs READ on group {group}",
+    Errors.TOPIC_AUTHORIZATION_FAILED: "it needs READ on topic {topic}",
+    Errors.OFFSET_METADATA_TOO_LARGE: "at most the brokers' offset.metadata.max.bytes",
+}
+_ANOTHER_HAS_IT = (
+    "another producer has the transactional id, or the transaction was open for longer than "
+    "transaction_timeout_ms"
+)
+_OF_THE_PRODUCER: Mapping[Errors, str] = {
+    Errors.INVALID_PRODUCER_EPOCH: _ANOTHER_HAS_IT,
+    Errors.PRODUCER_FENCED: _ANOTHER_HAS_IT,
+}
+
+
+def explained(
+    request: type[Request],
+    code: int,
+    detail: str = "",
+    partition: TopicPartition | None = None,
+    group_id: str = "",
+) -> str:
+    """The name of an error code; in brackets what the broker says, or else what to do."""
+    name = error_name(code)
+    advice = _OF_OFFSETS if group_id else _OF_RECORDS
+    if not detail and name in Errors.__members__:
+        error = Errors[name]
+        said = advice.get(error) or _OF_THE_PRODUCER.get(error, "")
+        is_known = partition is not None or "{topic}" not in said
+        topic = partition.topic if partition is not None else ""
+        detail = said.format(topic=topic, group=group_id) if is_known else ""
+    return f"{name} ({detail})" if detail else name
 
 
 def refused_commit(verdict: Verdict, other_copies: bool) -> Outcome | None:

@@ -9,9 +9,13 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from .requests import (
+    GROUP,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     AddOffsetsToTxn,
+    AddPartitionsToTxn,
+    Answer,
+    EndTxn,
     Fetch,
     FindCoordinator,
     OffsetFetch,
@@ -19,7 +23,10 @@ from .requests import (
     Request,
     TxnOffsetCommit,
 )
-from .transaction_errors import TOO_LARGE, Outcome, error_name
+from .transaction_errors import TOO_LARGE, Outcome, error_name, explained
+
+#: As many partitions are named in an error.
+_MOST_NAMED = 5
 
 
 class Standing(enum.Enum):
@@ -140,16 +147,74 @@ def slot_of(request: Request) -> tuple[Any, ...]:
     return (type(request),)
 
 
-def why(request: Request, code: int) -> str:
-    """A refusal, for people."""
-    if isinstance(request, Produce) and code in TOO_LARGE and request.record_count == 1:
-        return too_large(request.partition, code)
-    return f"{type(request).__name__}: {error_name(code)}"
+def why(request: Request, code: int, answer: Answer | None = None) -> str:
+    """A refusal, for people: what was refused, by whom, and why.
+
+    Parameters
+    ----------
+    code : int
+        The error code that decides.
+    answer : Answer, optional
+        Which partitions have this code, and what a leader says about it.
+    """
+    name = type(request).__name__
+    if isinstance(request, Produce):
+        detail = "" if answer is None else answer.detail
+        said = explained(Produce, code, detail, request.partition)
+        return f"{name}: {refused_batch(request.partition, request.record_count, code, said)}"
+    errors = {} if answer is None else answer.errors
+    refused = sorted(partition for partition, each in errors.items() if each == code)
+    group_id = _group_of(request)
+    partition = refused[0] if refused else None
+    said = explained(type(request), code, "", partition, group_id)
+    return f"{name}: {_refused(request, refused)}{said}"
+
+
+def refused_batch(partition: TopicPartition, records: int, code: int, said: str) -> str:
+    """Which batch a leader refused, and why, for people; ``said`` explains the code."""
+    if code in TOO_LARGE and records == 1:
+        return too_large(partition, code)
+    batch = "a batch of 1 record" if records == 1 else f"a batch of {records} records"
+    return f"{name_of(partition)} refused {batch}: {said}"
+
+
+def name_of(partition: TopicPartition) -> str:
+    """A partition, for people."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def _group_of(request: Request) -> str:
+    if isinstance(request, TxnOffsetCommit):
+        return request.group.group_id
+    if isinstance(request, (AddOffsetsToTxn, OffsetFetch)):
+        return request.group_id
+    if isinstance(request, FindCoordinator) and request.key_type == GROUP:
+        return request.key
+    return ""
+
+
+def _refused(request: Request, refused: list[TopicPartition]) -> str:
+    """What was refused, before the reason; empty if the request's name says it."""
+    named = ", ".join(map(name_of, refused[:_MOST_NAMED]))
+    named += ", …" if len(refused) > _MOST_NAMED else ""
+    if isinstance(request, TxnOffsetCommit):
+        member = request.group
+        return (
+            f"group {member.group_id} refused offsets of member {member.member_id!r} of generation "
+            f"{member.generation_id}{named and ' for '}{named}: "
+        )
+    if isinstance(request, AddPartitionsToTxn) and named:
+        return f"{named}: "
+    if isinstance(request, EndTxn):
+        end = "commit" if request.committed else "abort"
+        return f"the {end} of producer epoch {request.producer_epoch}: "
+    group_id = _group_of(request)
+    return f"group {group_id}: " if group_id else ""
 
 
 def too_large(partition: TopicPartition, code: int) -> str:
     """What to do about a record that cannot be sent, not even alone in its batch."""
     return (
-        f"a record for {partition.topic}-{partition.partition} is larger than the topic's "
-        f"max.message.bytes allows ({error_name(code)})"
+        f"a record for {name_of(partition)} is larger than the topic's max.message.bytes allows "
+        f"({error_name(code)}); make it smaller, or raise the topic's max.message.bytes"
     )

@@ -312,12 +312,23 @@ def produce_answers(requests: Sequence[Produce], response: Any) -> list[tuple[Pr
     """What a leader answered to each batch of a message; a missing answer is left out."""
     found = {
         (topic.name, partition.index): Answer(
-            error=partition.error_code, base_offset=partition.base_offset
+            error=partition.error_code,
+            base_offset=partition.base_offset,
+            detail=_detail(partition) if partition.error_code else "",
         )
         for topic in response.responses
         for partition in topic.partition_responses
     }
     return [(each, found[each.partition]) for each in requests if each.partition in found]
+
+
+def _detail(refused: Any) -> str:
+    """What a leader says about its refusal (KIP-467, from Produce v8 on)."""
+    for record in refused.record_errors or ():
+        if record.batch_index_error_message:
+            said: str = record.batch_index_error_message
+            return f"record {record.batch_index + 1} of the batch: {said}"
+    return refused.error_message or ""
 
 
 def new_leaders(response: Any) -> list[tuple[TopicPartition, int, int]]:

@@ -13,7 +13,7 @@ from ..consumer.configuration import CONSUMER_HEARTBEAT_INTERVAL_MS
 from ..errors import OptionError
 from ..produce.producer_settings import ProducerSettings
 from ..settings.bootstrap_servers import without_empty_servers
-from .restart_points import MAX_BYTES, OVERHEAD_BYTES, topic_of
+from .restart_points import topic_of
 
 #: kafka-python's default, and Java's.
 _TRANSACTION_TIMEOUT_MS = 60_000
@@ -142,10 +142,6 @@ class ProducerOptions:
         producer.setdefault("retry_backoff_ms", _RETRY_BACKOFF_MS)
         # Only for the application's records: restart points are bytes already.
         serializers = {k: producer.pop(k, None) for k in ("key_serializer", "value_serializer")}
-        producer["max_request_size"] = max(
-            producer.get("max_request_size", KafkaProducer.DEFAULT_CONFIG["max_request_size"]),
-            MAX_BYTES + OVERHEAD_BYTES,
-        )
         producer["transaction_timeout_ms"] = transaction_timeout_ms
         ProducerSettings.checked(transactional_id, producer)
         producer["transactional_id"] = transactional_id

@@ -45,7 +45,15 @@ from .members.membership import ProducerMembership
 from .observer import Outcome, ProducerObserver
 from .options import ProducerOptions
 from .rates import Rates
-from .restart_points import check, chosen_points, encoded, key_of, number_of
+from .restart_points import (
+    MAX_BYTES,
+    OVERHEAD_BYTES,
+    check,
+    chosen_points,
+    encoded,
+    key_of,
+    number_of,
+)
 from .writer import Writer, break_off, offset_of
 
 log = logging.getLogger(__name__)
@@ -142,7 +150,8 @@ class Transactions:
         self._told = ""  # the same, of the last one that it was told of
         self._interrupted: str | None = None  # why the open one was, while a call is in it
         self._options = options
-        self._writer = Writer(options.producer, self._committer)
+        largest = {options.topic: MAX_BYTES + OVERHEAD_BYTES}  # whatever the user's records may be
+        self._writer = Writer(options.producer, self._committer, largest)
         #: The number of records in the open transaction, for each source partition that it touches.
         self._counts: dict[int, int] = {}
 

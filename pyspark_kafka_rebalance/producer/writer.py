@@ -46,6 +46,8 @@ class Writer:
         The settings of ``produce.producer.Producer``; read when one is made.
     member : MemberNow
         Who commits a transaction.
+    largest : mapping of str to int, optional
+        Topics with records that may be larger than ``max_request_size``, and how large. Bytes.
 
     Attributes
     ----------
@@ -55,8 +57,14 @@ class Writer:
 
     transaction: Transaction | None = None
 
-    def __init__(self, config: Mapping[str, Any], member: MemberNow) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        member: MemberNow,
+        largest: Mapping[str, int] | None = None,
+    ) -> None:
         self._config = config
+        self._largest = largest or {}
         self._member = member
         self._producer: Producer | None = None
         self._end_by = math.inf
@@ -214,6 +222,8 @@ class Writer:
         if self._producer is None:
             self._refuse_at_the_end()
             producer = Producer(**self._config)
+            for topic, size in self._largest.items():
+                producer.allow(topic, size)
             try:
                 self._refuse_at_the_end()  # end_by may have been called in the meantime
             except kafka_errors.IllegalStateError:

@@ -119,5 +119,8 @@ def test_no_permission_to_write(secured: SecuredKafka, topic_name: str) -> None:
     with secured_producer(secured, f"{topic_name}-id") as producer:
         one = producer.transaction()
         one.send(topic_name, b"a")
-        with pytest.raises(TransactionAbortedError, match="TOPIC_AUTHORIZATION_FAILED"):
+        with pytest.raises(
+            TransactionAbortedError,
+            match=rf"TOPIC_AUTHORIZATION_FAILED \(it needs WRITE on topic {topic_name}\)",
+        ):
             one.commit(PATIENCE_MS)

@@ -99,6 +99,32 @@ def test_a_handle_whose_transaction_has_ended_says_so(rows: str, producer: Produ
         producer.send(rows, b"z")
 
 
+def test_what_a_leader_refuses_is_said_by_each_call(
+    cluster: LocalKafka, topic_name: str, producer: Producer
+) -> None:
+    cluster.create_topic(topic_name, config={"cleanup.policy": "compact"})
+    refused = producer.transaction()
+    refused.send(topic_name, b"without a key")
+    for call in (
+        lambda: refused.flush(PATIENCE_MS),
+        lambda: refused.send(topic_name, b"x", b"k"),
+        lambda: refused.commit(PATIENCE_MS),
+        lambda: refused.send(topic_name, b"x", b"k"),
+        lambda: refused.commit(PATIENCE_MS),
+    ):
+        with pytest.raises(
+            TransactionAbortedError,
+            match=rf"{topic_name}-0 refused a batch of 1 record: INVALID_RECORD \(record 1 of the "
+            r"batch: .*without key",
+        ):
+            call()
+    with producer.transaction() as later:
+        later.send(topic_name, b"y", b"k")
+    with pytest.raises(TransactionAbortedError, match="INVALID_RECORD"):
+        refused.flush(PATIENCE_MS)
+    assert read_committed(cluster, topic_name) == [b"y"]
+
+
 def test_an_exception_aborts(cluster: LocalKafka, rows: str, producer: Producer) -> None:
     with pytest.raises(KeyError), producer.transaction() as lost:  # noqa: PT012
         lost.send(rows, b"never")
@@ -231,7 +257,11 @@ def test_the_group_fences_a_generation_that_is_past(
         zombie = producer.transaction()
         zombie.send(rows, b"never", partition=0)
         zombie.send_offsets(former, {where: Offset(5)})
-        with pytest.raises(TransactionAbortedError, match=r"UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION"):
+        with pytest.raises(
+            TransactionAbortedError,
+            match=rf"group {group_id} refused offsets .* of generation {former.generation_id} for "
+            rf"{rows}-0: (UNKNOWN_MEMBER_ID|ILLEGAL_GENERATION)",
+        ):
             zombie.commit(PATIENCE_MS)
     with producer.transaction() as one:
         one.send(rows, b"whole", partition=0)

@@ -505,6 +505,38 @@ def test_restart_points_of_a_mebibyte_survive(producers: MakeProducer) -> None:
 
 
 @classic_only
+@pytest.mark.parametrize("bound", [{}, {"max_request_size": 10_000}])
+def test_the_bound_of_records_is_not_that_of_restart_points(
+    kafka: LocalKafka, topic: str, producers: MakeProducer, bound: dict[str, int]
+) -> None:
+    """Above the default and a topic's own bound, a record aborted its transaction each time."""
+    group = producers(**bound)
+    group.subscribe()
+    group.send(topic, b"row", source_partition=0)
+    with pytest.raises(RecordTooLargeError):
+        group.send(topic, b"x" * 1_060_000, source_partition=0)
+    group.commit_transaction("x" * 1_000_000)
+    assert group.restart_points[0] == "x" * 1_000_000
+    assert read_committed(kafka, topic) == [b"row"]
+
+
+def test_the_one_user_learns_which_partition_refused_what(
+    kafka: LocalKafka, topic_name: str, producers: MakeProducer
+) -> None:
+    kafka.create_topic(topic_name, config={"cleanup.policy": "compact"})
+    group = producers()
+    group.subscribe()
+    group.send(topic_name, b"row", source_partition=0)
+    with pytest.raises(
+        TransactionAbortedError,
+        match=rf"{topic_name}-0 refused a batch of 1 record: INVALID_RECORD",
+    ):
+        group.commit_transaction("1")
+    group.send(topic_name, b"row", b"key", source_partition=0)
+    group.commit_transaction("1")
+    assert read_committed(kafka, topic_name) == [b"row"]
+
+
 def test_restart_points_outlive_the_offsets_of_the_group(
     kafka: LocalKafka, group_id: str, producers: MakeProducer
 ) -> None:
