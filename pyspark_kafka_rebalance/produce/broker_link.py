@@ -27,6 +27,7 @@ from .delivery import Delivery
 from .outbox import Parcel
 from .producer_settings import ProducerSettings
 from .requests import Answer, Fetch, FindCoordinator, InitProducerId, OffsetFetch, Produce, Request
+from .transaction import TransactionMachine
 from .transaction_errors import Errors
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class BrokerLink:
     settings : ProducerSettings
     latest : LatestVersions, optional
         To be kept up to date.
+    transactions : TransactionMachine, optional
+        To be told of a downgrade.
 
     Attributes
     ----------
@@ -68,6 +71,7 @@ class BrokerLink:
         delivery: Delivery,
         settings: ProducerSettings,
         latest: LatestVersions | None = None,
+        transactions: TransactionMachine | None = None,
     ) -> None:
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
@@ -75,6 +79,7 @@ class BrokerLink:
         self._delivery = delivery
         self._settings = settings
         self._latest = latest
+        self._transactions = transactions
         self._lanes: dict[int, str] = {}
         self._turn_is_due = False
         self._timer_at = math.inf
@@ -199,6 +204,7 @@ class BrokerLink:
             if self._closed:
                 return
             now = time.monotonic()
+            self._follow_downgrade(now)
             delivery.expire(now)
             delivery.close_lingering(now)
             parcels = delivery.take(now) if self._error is None else []
@@ -218,6 +224,14 @@ class BrokerLink:
         if self._latest is not None and now >= self._latest.due_at:
             self._latest.ask()
         self._set_timer(wake_at, now)
+
+    def _follow_downgrade(self, now: float) -> None:
+        """Abort what is open, as the brokers would refuse the rest of it."""
+        machine, latest = self._transactions, self._latest
+        if machine is None or latest is None:
+            return
+        if latest.versions.transaction_version < machine.versions.transaction_version:
+            self._delivery.apply(machine.downgrade(), now)
 
     def _set_timer(self, wake_at: float | None, now: float) -> None:
         versions_at = None if self._latest is None else self._latest.due_at
@@ -279,7 +293,7 @@ class BrokerLink:
             answer.error,
             *answer.errors.values(),
         ):
-            self._latest.due_at = now
+            self._latest.is_refused(now)
 
     def _unanswered(self, parcel: Parcel, message: Any, error: Exception, now: float) -> None:
         self._delivery.unanswered(parcel, sent=message.header is not None, now=now)

@@ -73,11 +73,14 @@ class LatestVersions:
         self.versions = versions
         self._connections = connections
         self._every_s = every_s
+        self._round = 0  # of answers that count
         self.due_at = time.monotonic() + every_s
 
     def ask(self) -> None:
         """Ask all brokers; returns before they answer."""
         self.due_at = time.monotonic() + self._every_s
+        self._round += 1
+        asked = self._round
         waiting = set(self._connections.broker_ids())
         answers: list[Any] = []
 
@@ -85,11 +88,22 @@ class LatestVersions:
             waiting.discard(node)
             if error is None:
                 answers.append(answer)
-            if not waiting:
+            if not waiting and asked == self._round:
                 self._take(answers)
 
         for node in tuple(waiting):
             self._connections.send_soon(_request(), node, partial(done, node))
+
+    def is_refused(self, now: float) -> None:
+        """A broker refused a request of transactions v2: they are v1 by now. Ask again."""
+        if self.versions.transaction_version >= 2:
+            log.warning(
+                "the brokers' transactions were downgraded to v1. The coordinator may refuse this "
+                "transactional id with CONCURRENT_TRANSACTIONS until its broker is restarted"
+            )
+        self.versions = self.versions.downgraded()
+        self.due_at = now
+        self._round += 1  # what was asked before is out of date
 
     def _take(self, answers: list[Any]) -> None:
         """Whoever did not answer offers enough: a feature is what all brokers can."""

@@ -117,7 +117,7 @@ class Producer:
         self._delivery = Delivery(machine, settings.delivery, time.monotonic)
         self._most = settings.delivery.buffer_memory
         latest = None if transactional_id is None else self._latest
-        self._link = BrokerLink(connections, self._delivery, settings, latest)
+        self._link = BrokerLink(connections, self._delivery, settings, latest, self._transactions)
         self._lock = self._link.lock
         self._delivery.room.locked = self._lock.locked
         #: By topic; none if there are serializers.

@@ -7,7 +7,7 @@ sends it encodes it and passes the answer to ``TransactionMachine.answered`` wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from kafka.structs import TopicPartition
@@ -48,6 +48,17 @@ class Versions:
     txn_offset_commit: int
     offset_fetch: int
     fetch: int
+
+    def downgraded(self) -> Versions:
+        """Those for transactions v1, of the same brokers."""
+        v1 = _NEWEST[1]
+        return replace(
+            self,
+            transaction_version=1,
+            produce=min(self.produce, v1.produce),
+            end_txn=min(self.end_txn, v1.end_txn),
+            txn_offset_commit=min(self.txn_offset_commit, v1.txn_offset_commit),
+        )
 
 
 #: Our newest version of each, by transaction version. AddPartitionsToTxn 4 is for brokers.

@@ -220,8 +220,16 @@ class TransactionMachine:
         """Use other versions from now on, between two transactions."""
         if self._transaction is not None:
             raise RuntimeError(f"transaction {self._transaction.handle} has not ended")
-        if versions != self._versions:
-            self._versions, self._usable = versions, False
+        rises = versions.transaction_version > self._versions.transaction_version
+        self._versions, self._usable = versions, self._usable and not rises
+        return self._step()
+
+    def downgrade(self) -> Step:
+        """The brokers' transactions are v1 by now. One of v2 that is open is aborted."""
+        current = self._transaction
+        # A broker says what it makes of an EndTxn that was sent.
+        if self._versions.transaction_version >= 2 and (current is None or not current.ends):
+            self._downgrade("the brokers' transactions were downgraded to v1")
         return self._step()
 
     def begin(self) -> int:
@@ -498,6 +506,9 @@ class TransactionMachine:
             self._swept(request, verdict, answer.error)
         elif verdict is Verdict.DONE:
             self._end(Outcome.COMMITTED if request.committed else Outcome.ABORTED)
+        elif self._is_too_new(request, answer.error):
+            # No copy was written: a coordinator recognizes the next one by what it wrote.
+            self._downgrade(why(request, answer.error))
         elif verdict <= Verdict.RETRY_ELSEWHERE:
             current.unanswered |= verdict is Verdict.RETRY_ELSEWHERE  # it may be written
         elif request.committed:
@@ -583,7 +594,9 @@ class TransactionMachine:
             self._attempts.pop(slot_of(request), None)
             return
         self._tried(request)
-        if verdict is Verdict.RETRY_ELSEWHERE:
+        if self._is_too_new(request, code) and not isinstance(request, EndTxn):
+            self._downgrade(why(request, code))
+        elif verdict is Verdict.RETRY_ELSEWHERE:
             self._forget_coordinator(request)
         elif verdict >= Verdict.FENCED:
             fenced = verdict is Verdict.FENCED
@@ -600,6 +613,35 @@ class TransactionMachine:
         elif current is not None and current.phase in (Phase.OPEN, Phase.COMMITTING):
             current.new_epoch |= verdict is Verdict.NEW_EPOCH
             self._fail(current, cause)
+
+    def _is_too_new(self, request: Request, code: int) -> bool:
+        """Whether a broker refused a request of transactions v2, since they were downgraded."""
+        return (
+            code == Errors.UNSUPPORTED_VERSION
+            and self._versions.transaction_version >= 2
+            and isinstance(request, (Produce, TxnOffsetCommit, EndTxn))
+        )
+
+    def _downgrade(self, cause: str) -> None:
+        """Go on with transactions v1, and abort what is open, by a sweep of its own epoch.
+
+        After a transaction of v2 a coordinator of v1 cannot write what InitProducerId or EndTxn v5
+        changes: it answers UNSUPPORTED_VERSION and then CONCURRENT_TRANSACTIONS to everything,
+        until another broker coordinates, or the same one again (Kafka 4.3). AddPartitionsToTxn and
+        EndTxn v4 it can write, and everything after them.
+        """
+        current = self._transaction
+        self._versions = self._versions.downgraded()
+        if current is None or not current.sent:
+            return
+        self._give_up()
+        current.cause = current.cause or cause
+        usable = self._usable
+        self._end(Outcome.ABORTED)
+        self._usable = usable
+        self._sweep.partitions.update(current.partitions)
+        self._sweep.groups.update(current.groups)
+        self._sweep.unanswered = True
 
     def _fail(self, current: OpenTransaction, cause: str) -> None:
         if current.phase in (Phase.OPEN, Phase.COMMITTING):

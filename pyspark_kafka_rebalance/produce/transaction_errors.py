@@ -173,8 +173,8 @@ _PRODUCER = {
     _E.TRANSACTION_ABORTABLE: Verdict.ABORT,
 }
 
-#: The brokers' transactions were downgraded from v2 to v1, amid one of v2. The next one is v1, and
-#: its new epoch ends this one.
+#: The brokers' transactions were downgraded from v2 to v1, amid one of v2. `TransactionMachine`
+#: aborts it, and goes on with v1.
 _DOWNGRADED = {_E.UNSUPPORTED_VERSION: Verdict.NEW_EPOCH}
 
 #: The group and its member.

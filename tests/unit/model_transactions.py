@@ -71,6 +71,10 @@ class Entry:
     next_id: int = -1
     state: State = State.EMPTY
     members: set[Member] = field(default_factory=set)
+    #: The transactions of its last request; a coordinator of v1 cannot write what v2 left behind.
+    client_version: int = 1
+    #: Whether the present coordinator could not write it. Until it dies, it refuses all else.
+    stuck: bool = False
     #: Those whose marker the present coordinator has not sent.
     unmarked: set[Member] = field(default_factory=set)
 
@@ -251,6 +255,7 @@ class Brokers:
         self.coordinator += 1
         self.loading = True
         for entry in self.entries.values():
+            entry.stuck = False
             if entry.state in PREPARED:
                 entry.unmarked = set(entry.members)
                 self._complete(entry)
@@ -272,7 +277,7 @@ class Brokers:
 
     def transaction_times_out(self, name: str) -> None:
         entry = self.entries.get(name)
-        if entry is not None and entry.state is State.ONGOING:
+        if entry is not None and entry.state is State.ONGOING and not entry.stuck:
             self._fence(entry)
 
     def transactional_id_expires(self, name: str) -> None:
@@ -315,9 +320,23 @@ class Brokers:
         is_group = isinstance(request, AddOffsetsToTxn)
         members: set[Member] = {request.group_id} if is_group else set(request.partitions)
         name, producer_id, epoch = _producer(request)
-        return _refused(request, self._add(name, producer_id, epoch, members))
+        return _refused(request, self._add(name, producer_id, epoch, members, 1))
 
-    def _add(self, name: str, producer_id: int, epoch: int, members: set[Member]) -> Errors:
+    def downgraded(self) -> None:
+        """``transaction.version`` is 0 from now on, 1 here."""
+        self.version = 1
+
+    def _written(self, entry: Entry, client_version: int) -> Errors:
+        """What comes of writing a state that a client of this version leads to."""
+        if client_version > self.version:
+            entry.stuck = True
+            return Errors.UNSUPPORTED_VERSION
+        entry.client_version = client_version
+        return Errors.NONE
+
+    def _add(
+        self, name: str, producer_id: int, epoch: int, members: set[Member], client_version: int
+    ) -> Errors:
         entry = self.entries.get(name)
         if entry is None:
             return Errors.INVALID_PRODUCER_ID_MAPPING
@@ -327,6 +346,12 @@ class Brokers:
             return Errors.INVALID_PRODUCER_ID_MAPPING
         if entry.epoch != epoch:
             return Errors.PRODUCER_FENCED
+        if entry.stuck:
+            return Errors.CONCURRENT_TRANSACTIONS
+        if entry.state is State.ONGOING and members <= entry.members:
+            return Errors.NONE
+        if error := self._written(entry, client_version):
+            return error
         if entry.state is not State.ONGOING:
             entry.state, entry.members = State.ONGOING, set()
         entry.members |= members
@@ -351,7 +376,7 @@ class Brokers:
         if (adds or self.verification) and self.loading:
             return Errors.COORDINATOR_LOAD_IN_PROGRESS
         if adds:
-            error = self._add(name, producer_id, epoch, {member})
+            error = self._add(name, producer_id, epoch, {member}, 2)
         elif self.verification:
             error = self._verify(name, producer_id, epoch, member)
         else:
@@ -382,13 +407,15 @@ class Brokers:
             request.transactional_id, Entry(next(self.producer_ids), self.first_epoch)
         )
         expected = None if request.producer_id < 0 else request.producer_epoch
-        if entry.state in PREPARED:
+        if entry.state in PREPARED or entry.stuck:
             return Answer(Errors.CONCURRENT_TRANSACTIONS)
         if expected is not None and not self._is_known(entry, request):
             return Answer(Errors.PRODUCER_FENCED)
         if entry.state is State.ONGOING:  # whatever the epoch
             self._fence(entry)
             return Answer(Errors.CONCURRENT_TRANSACTIONS)
+        if error := self._written(entry, entry.client_version):
+            return Answer(error)
         if entry.exhausted and expected in (None, entry.epoch):
             self._rotate(entry, entry.epoch if expected is not None else -1)
         elif entry.exhausted:
@@ -416,6 +443,7 @@ class Brokers:
 
     def _fence(self, entry: Entry) -> None:
         """PrepareEpochFence, and at once PrepareAbort."""
+        entry.client_version = self.version
         last = entry.epoch if self.version >= 2 else -1
         if self.version >= 2 and not self.fences_twice and entry.exhausted:
             entry.next_id = next(self.producer_ids)
@@ -455,7 +483,10 @@ class Brokers:
             return Errors.INVALID_PRODUCER_ID_MAPPING
         if entry.epoch != request.producer_epoch:
             return Errors.PRODUCER_FENCED
+        if entry.stuck:
+            return Errors.CONCURRENT_TRANSACTIONS
         if entry.state is State.ONGOING:
+            entry.client_version = 1
             self._prepare(entry, _prepared(request))
             return Errors.NONE
         return _repeated_end(entry, request)
@@ -476,10 +507,14 @@ class Brokers:
             valid = entry.epoch == epoch or (entry.state in COMPLETE and again)
         if not valid:
             return Errors.PRODUCER_FENCED
+        if entry.stuck:
+            return Errors.CONCURRENT_TRANSACTIONS
         if entry.state in PREPARED or again:
             return _repeated_end(entry, request)
         if entry.state is not State.ONGOING and request.committed:
             return Errors.INVALID_TXN_STATE
+        if error := self._written(entry, 2):
+            return error
         if entry.state is not State.ONGOING:
             entry.members = set()
         if entry.exhausted:

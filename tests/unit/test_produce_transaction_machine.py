@@ -577,5 +577,49 @@ def test_a_downgrade_costs_the_transaction_that_is_open_and_nothing_more() -> No
     assert wire.step.ended.outcome is Outcome.ABORTED
     assert wire.machine.standing is Standing.READY
     wire.take(wire.machine.upgrade(versions_of(1)))
-    wire.answer(InitProducerId, Answer(producer_id=7, producer_epoch=3))
+    swept = wire.answer(AddPartitionsToTxn)
+    assert isinstance(swept, AddPartitionsToTxn)
+    assert (swept.partitions, swept.producer_epoch) == ((P,), 0)
+    assert wire.answer(EndTxn).version == 4
+    wire.answer(InitProducerId, Answer(producer_id=7, producer_epoch=1))
     wire.delivered(1)
+
+
+@pytest.mark.parametrize("news_first", [True, False])
+@pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.parametrize("at", range(16))
+def test_a_downgrade_at_any_step_is_over_once_another_broker_coordinates(
+    at: int, breaks: bool, news_first: bool
+) -> None:
+    """Brokers could not write InitProducerId, or an EndTxn of v2: the producer hung, or failed."""
+    world = World(Brokers(2))
+    world.go_on(20)
+    for n in range(2):
+        world.producer.send(P)
+        world.producer.send_offsets()
+        world.producer.commit()
+        world.go_on(at if n else 40)
+    world.brokers.downgraded()
+    machine = world.producer.machine
+    if breaks:
+        for producer, broker, _ in world.connections():
+            world.breaks(producer, broker)
+    if news_first:
+        world.producer.take(machine.downgrade())
+    for _ in range(3):
+        world.go_on(40)
+        world.brokers.coordinator_dies()
+    for _ in range(2):
+        world.go_on(40)
+        if machine.versions.transaction_version == 2:
+            world.producer.take(machine.downgrade())
+        world.producer.send(P)
+        world.producer.send(Q)
+        world.producer.commit()
+        world.go_on(60)
+    outcomes = [promise.outcome for promise in world.producer.promises.values()]
+    assert outcomes[0] is Outcome.COMMITTED
+    assert outcomes[-2:] == [Outcome.COMMITTED] * 2
+    assert machine.standing is Standing.READY
+    world.settle()
+    world.check_at_the_end()
