@@ -330,16 +330,9 @@ def test_the_coordinator_moves_in_a_deferral_and_back_again(
         results=polled,
     )
     quorum.restart(original)
-
-    def both_are_back() -> bool:
-        """Elects it again: where brokers are slow, it may lose the groups once more."""
-        if {coordinator_of(first), coordinator_of(second)} == {original}:
-            return True
-        elected_preferred(quorum)
-        return False
-
+    poll_until(lambda: elected_preferred(quorum), first, second, hold=True, results=polled)
     poll_until(
-        both_are_back,
+        lambda: {coordinator_of(first), coordinator_of(second)} == {original},
         first,
         second,
         hold=True,
