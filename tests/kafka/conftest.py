@@ -63,7 +63,10 @@ def committed_at(kafka: LocalKafka, topic: str, group_id: str) -> Commit:
 
 @pytest.fixture
 def quorum(kafka3: LocalKafka) -> Iterator[LocalKafka]:
-    """Three brokers; afterwards all run again, and coordinate what they preferably do."""
+    """Three brokers; before and afterwards all run, and coordinate what they preferably do."""
+    # Tests of another file may have left another broker with a group: no election brings it back.
+    kafka3.committed("nobody")  # whoever asks first has `__consumer_offsets` created
+    wait_until(lambda: elected_preferred(kafka3), "the preferred leaders")
     yield kafka3
     for broker_id in set(kafka3.broker_ids) - set(kafka3.running):
         kafka3.restart(broker_id)

@@ -232,6 +232,15 @@ def set_back(
     assert kafka.committed(group_id) == dict.fromkeys(both, 50)
 
 
+def at_the_groups_offsets(
+    run: str, both: list[TopicPartition], query_of: Queries, given: dict[str, str]
+) -> QueryMembership:
+    """The other query, whose checkpoint has 100: it does not know of the set-back to 50."""
+    other = query_of(dict.fromkeys(both, 100), run, identity(ANOTHER), **given)
+    wait_until(lambda: other.plannable() == dict.fromkeys(both, 50), "where the group is")
+    return other
+
+
 @pytest.mark.usefixtures("set_back")
 def test_another_query_follows_a_set_back_once(
     kafka: LocalKafka,
@@ -243,8 +252,7 @@ def test_another_query_follows_a_set_back_once(
 ) -> None:
     """It died before its first commit, and delivered the same once more after each restart."""
     given = options(topic_name, protocol)
-    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
-    wait_until(lambda: other.plannable() == dict.fromkeys(both, 50), "where the group is")
+    other = at_the_groups_offsets("o-3other", both, query_of, given)
     batch = other.hand_out({p: OffsetRange(*p, 50, 130) for p in both})
     assert batch is not None
     other.stop()  # its sink has the batch, and the group does not know
@@ -271,13 +279,11 @@ def test_a_backup_of_another_query_is_older_than_the_set_back(
 ) -> None:
     """What it had read again below its backup's position was in no sink."""
     given = options(topic_name, protocol)
-    other = query_of(dict.fromkeys(both, 100), "o-3other", identity(ANOTHER), **given)
-    wait_until(lambda: other.plannable() == dict.fromkeys(both, 50), "where the group is")
+    other = at_the_groups_offsets("o-3other", both, query_of, given)
     for partition in both:
         read(other, partition, 50, 150)
     other.stop()
-    back = query_of(dict.fromkeys(both, 100), "o-4back", identity(ANOTHER), **given)
-    wait_until(lambda: back.plannable() == dict.fromkeys(both, 50), "it reads it again")
+    at_the_groups_offsets("o-4back", both, query_of, given)
     assert kafka.committed(group_id) == dict.fromkeys(both, 50)
 
 

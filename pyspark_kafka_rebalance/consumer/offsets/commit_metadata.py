@@ -40,7 +40,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .offset_set import Gap, common, end_of, start_of
-from .origin import NOBODY, Origin, is_origin, taken_over, without_origin
+from .origin import Origin, is_origin, taken_over, without_origin
+from .set_backs import NOBODY
 
 #: The bits of each of the two parameters: no offset has more than 63 bits.
 _PARAMETER_BITS = 6

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .offset_set import Gap
-from .set_backs import SET_BACKS, SetBack, joined, parse_set_backs, set_backs_text
+from .set_backs import NOBODY, SET_BACKS, SetBack, joined, parse_set_backs, set_backs_text
 
 _OURS = re.compile(r"query/([1-9][0-9]{0,8}):([^ ]*)(?: |$)")
 _VERSION = 1
@@ -53,9 +53,6 @@ MOST_STRETCHES = 16
 #: The same where the last owner left gaps, each of which adds two. They fit half of the 4,096 bytes
 #: that a broker accepts by default.
 MOST_STRETCHES_WITH_GAPS = 50
-
-#: In a stretch, and as a run: no query.
-NOBODY = "_"
 
 
 class Stretch(NamedTuple):

@@ -25,8 +25,8 @@ MOST_SET_BACKS = 4
 #: How many ranges each of them has; more are joined to one.
 _MOST_RANGES = 4
 
-#: Who set the group back, if several set-backs are joined that are of several queries.
-_SEVERAL = "_"
+#: In place of a query's id: none, or several.
+NOBODY = "_"
 
 SET_BACKS = r"(?:~[A-Za-z0-9_]{1,64}-[0-9a-f]{8}(?:-[0-9]{1,19}-[0-9]{1,19})+)*"
 _ONE = re.compile(r"~([A-Za-z0-9_]+)-([0-9a-f]{8})((?:-[0-9]+)+)")
@@ -61,7 +61,7 @@ def joined(set_backs: Sequence[SetBack]) -> SetBack:
     queries = {one.query for one in set_backs}
     ranges = [gap for one in set_backs for gap in one.again]
     hull = Gap(min(gap.start for gap in ranges), max(gap.end for gap in ranges))
-    return SetBack(queries.pop() if len(queries) == 1 else _SEVERAL, set_backs[-1].token, (hull,))
+    return SetBack(queries.pop() if len(queries) == 1 else NOBODY, set_backs[-1].token, (hull,))
 
 
 def not_followed(set_backs: Sequence[SetBack], token: str | None, query: str) -> list[Gap]:
