@@ -65,12 +65,14 @@ def metadata_of(consumer: DeferredRevokeConsumer) -> GroupMetadata:
     return GroupMetadata(known.group_id, known.generation_id, known.member_id)
 
 
-def committed(cluster: LocalKafka, group_id: str, partition: TopicPartition) -> int | None:
-    """The group's offset; waits for a transaction whose markers are not written yet."""
+def committed(
+    cluster: LocalKafka, group_id: str, partition: TopicPartition, *, stable: bool = True
+) -> int | None:
+    """The group's offset; waits for the end of a transaction that has another, if ``stable``."""
     consumer = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap_servers,
         group_id=group_id,
-        isolation_level="read_committed",
+        isolation_level="read_committed" if stable else "read_uncommitted",
     )
     try:
         found: int | None = consumer.committed(partition)
