@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..errors import OptionError
 from ..settings.arguments import utf8
+from ..settings.command_line import drop_output
 from .facts import BrokerFacts, PythonFacts
 from .findings import Finding, Level, fail, hint, total
 from .judgement import (
@@ -54,9 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     try:
         return _print_findings(given) if given.command else _print_overview()
-    except BrokenPipeError:  # as with "| head": the output is no longer read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:
+        return drop_output()
 
 
 def _print_overview() -> int:

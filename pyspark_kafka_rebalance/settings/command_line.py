@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -50,6 +51,15 @@ def print_what_the_encoding_has() -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors in ("strict", "surrogateescape"):
         out.reconfigure(errors="replace")
+
+
+def drop_output() -> int:
+    """After a BrokenPipeError, as with ``| head``: print no more, also not at the exit.
+
+    Returns the exit code.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
 
 
 def add_servers(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,6 @@ Exit codes: 0; 1 if there is no such group, no broker answers in time, or an opt
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from ..settings.command_line import (
     add_servers,
     add_timeout,
     client_settings,
+    drop_output,
     print_what_the_encoding_has,
     seconds,
 )
@@ -53,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(as_json(report) if given.json else as_text(report), flush=True)
     except KeyboardInterrupt:
         return DONE if given.watch is not None else FAILED
-    except BrokenPipeError:  # as with "| head": the output is no longer read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except BrokenPipeError:
+        return drop_output()
     except (KafkaRebalanceError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED

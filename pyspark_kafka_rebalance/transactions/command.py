@@ -13,7 +13,6 @@ Exit codes: 0; 1 if nothing could be shown or aborted, or an option is wrong.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
@@ -27,6 +26,7 @@ from ..settings.command_line import (
     add_servers,
     add_timeout,
     client_settings,
+    drop_output,
     print_what_the_encoding_has,
 )
 from .aborting import abort
@@ -60,9 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 abort(look, given)
     except KeyboardInterrupt:
         return FAILED
-    except BrokenPipeError:  # as with "| head": the output is no longer read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except BrokenPipeError:
+        return drop_output()
     except (KafkaRebalanceError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
