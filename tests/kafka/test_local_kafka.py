@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gaps_and_live import commit_foreign
+from group_members import move_coordinators, wait_until
 from kafka import KafkaConsumer
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import TopicPartition
@@ -64,13 +66,6 @@ def exists(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return state(pid) != "Z"
     return False
-
-
-def wait_until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.02)
 
 
 def test_a_broker_starts_from_an_archive_of_its_classes(kafka: LocalKafka) -> None:
@@ -249,6 +244,19 @@ def test_three_brokers_replicate_and_one_may_die(kafka3: LocalKafka, topic_name:
     kafka3.restart(2)
     assert kafka3.running == (1, 2, 3)
     kafka3.create_topic(f"{topic_name}-after", partitions=3)  # known on all three
+
+
+def test_committed_offsets_after_another_broker_took_the_groups(
+    quorum: LocalKafka, topic_name: str, group_id: str
+) -> None:
+    quorum.create_topic(topic_name)
+    where = TopicPartition(topic_name, 0)
+    commit_foreign(quorum, group_id, {where: 7})
+    assert quorum.committed(group_id) == {where: 7}
+    move_coordinators(quorum)
+    commit_foreign(quorum, group_id, {where: 8})
+    # The one before may still answer for a moment.
+    wait_until(lambda: quorum.committed(group_id) == {where: 8}, "the later commit")
 
 
 def test_topics_can_be_made_after_the_broker_that_made_the_last_was_away(

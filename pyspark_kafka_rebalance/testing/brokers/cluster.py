@@ -209,6 +209,8 @@ class KafkaCluster:
                 # A new cluster's first group has no coordinator for a moment.
                 if not error.retriable or time.monotonic() > deadline:
                     raise
+                # It may have moved, and kafka-python's admin client keeps a coordinator for good.
+                self._admin_is_stale = True
                 time.sleep(0.1)
         return {partition: found.offset for partition, found in offsets.items()}
 
