@@ -69,6 +69,7 @@ class Writer:
         self._producer: Producer | None = None
         self._end_by = math.inf
         self._is_torn = False
+        self._may_be_open = False
 
     def connect(self) -> None:
         """Connect, and end what a predecessor with the same transactional id left open.
@@ -85,6 +86,7 @@ class Writer:
         producer = self._connected()
         if producer.is_refused:
             _initialize(producer)
+        self._may_be_open = True
         try:
             self.transaction = producer.transaction()
         except (kafka_errors.KafkaError, KafkaRebalanceError):
@@ -157,6 +159,7 @@ class Writer:
         except KafkaRebalanceError as error:
             raise TransactionInDoubtError(str(error)) from error
         self.transaction = None
+        self._may_be_open = False
 
     def _give_up(self, transaction: Transaction, cause: str) -> None:
         """Abort a transaction whose commit takes too long, if that was not sent yet."""
@@ -187,8 +190,9 @@ class Writer:
             return
         try:
             transaction.abort(reason, timeout_s * 1000)
+            self._may_be_open = False
         except TransactionAbortedError:
-            pass
+            self._may_be_open = False
         except Exception as error:
             if not self._is_torn and not isinstance(error, _NOT_YET):
                 raise
@@ -208,10 +212,29 @@ class Writer:
             producer.end_by(when)
 
     def close(self, deadline: float) -> None:
-        """Close the connections by ``deadline``, in ``time.monotonic`` time."""
+        """Close the connections by ``deadline``, in ``time.monotonic`` time.
+
+        What a torn producer left open is ended by another one: readers would wait for it until its
+        timeout.
+        """
         producer, self._producer = self._producer, None
-        if producer is not None:
+        if producer is None:
+            return
+        try:
             producer.close(max(0.0, deadline - time.monotonic()) * 1000)
+        finally:
+            if self._may_be_open and (self._is_torn or producer.has_failed):
+                self._take_over(deadline)
+
+    def _take_over(self, deadline: float) -> None:
+        left_ms = (deadline - time.monotonic()) * 1000
+        if left_ms < 1:
+            return
+        try:
+            with Producer(**{**self._config, "bootstrap_timeout_ms": int(left_ms)}) as other:
+                other.initialize(left_ms)
+        except (KafkaRebalanceError, kafka_errors.KafkaError, OSError) as error:
+            log.warning("the open transaction ends with its timeout: %s", error)
 
     def _connected(self) -> Producer:
         if self._producer is not None and self._is_torn:

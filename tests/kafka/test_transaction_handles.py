@@ -322,6 +322,22 @@ def interrupted_when(ready: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_close_ends_what_a_torn_producer_left_open(
+    cluster: LocalKafka, rows: str, producers: MakeProducer
+) -> None:
+    """A reader of what is committed would wait for it until the transaction's timeout."""
+    group = producers(1)
+    group.subscribe()
+    sent = group.send(rows, b"0", source_partition=0, future=True)
+    assert sent is not None
+    sent.result(PATIENCE_S)
+    link = group._transactions._writer._producer._link
+    with link.lock:
+        link.is_torn(KeyboardInterrupt())
+    group.close()
+    assert read_committed(cluster, rows) == []
+
+
 @pytest.mark.parametrize("then", ["commit", "close", "handle"])
 @pytest.mark.parametrize("arrow", [True, False])
 def test_a_send_that_a_signal_interrupts(

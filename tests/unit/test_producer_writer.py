@@ -58,15 +58,18 @@ class Producer:
     ends: float | None = None
     interrupts: BaseException | None = None
     closes_with: Exception | None = None
+    refuses: Exception | None = None
 
     def __init__(self, **config: Any) -> None:
         self.initialized = 0
         self.now = Transaction()
         Producer.made.append(self)
 
-    def initialize(self) -> None:
+    def initialize(self, timeout_ms: float | None = None) -> None:
         self.initialized += 1
         self.is_refused = False
+        if self.refuses is not None:
+            raise self.refuses
 
     def transaction(self) -> Transaction:
         if self.interrupts is not None:
@@ -76,10 +79,16 @@ class Producer:
     def end_by(self, when: float) -> None:
         self.ends = when
 
-    def close(self, timeout_ms: float) -> None:
+    def close(self, timeout_ms: float = 0) -> None:
         self.closed = True
         if self.closes_with is not None:
             raise self.closes_with
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 @pytest.fixture
@@ -126,6 +135,42 @@ def test_one_that_a_signal_has_interrupted_begins_no_transaction(writer: Writer)
     assert len(Producer.made) == 3
     writer.begin()
     assert len(Producer.made) == 3
+
+
+def test_another_one_ends_what_a_torn_one_left_open(writer: Writer) -> None:
+    """Readers would wait for it until its timeout."""
+    writer.begin()
+    (torn,) = Producer.made
+    writer.tear()
+    torn.now.aborts = [KafkaRebalanceError("interrupted")]
+    writer.abort("closed", 1)
+    torn.closes_with = KeyError("a state that it was left in")
+    with pytest.raises(KeyError):
+        writer.close(time.monotonic() + 60)
+    _, other = Producer.made
+    assert (other.initialized, other.closed) == (1, True)
+
+
+def test_none_is_needed_for_what_is_decided(writer: Writer) -> None:
+    writer.begin()
+    writer.commit(OFFSETS)
+    writer.begin()
+    writer.abort("closed", 1)
+    (torn,) = Producer.made
+    writer.tear()
+    torn.has_failed = True
+    writer.close(time.monotonic() + 60)
+    assert Producer.made == [torn]
+
+
+def test_one_that_is_not_let_in_at_the_end_is_no_error(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer.begin()
+    writer.tear()
+    monkeypatch.setattr(Producer, "refuses", kafka_errors.KafkaTimeoutError("no broker"))
+    writer.close(time.monotonic() + 60)
+    assert "the open transaction ends with its timeout" in caplog.text
 
 
 def test_one_that_is_fenced_takes_its_id_back_before_the_next_transaction(writer: Writer) -> None:
