@@ -82,7 +82,8 @@ class BrokerLink:
         self._transactions = transactions
         self._lanes: dict[int, str] = {}
         self._turn_is_due = False
-        self._timer_at = math.inf
+        #: When timers that are set fire; each is earlier than those before it.
+        self._timers: list[float] = []
         self._asks_for_metadata = False
         self._metadata_at = 0.0
         self._metadata_expires_at = 0.0
@@ -238,9 +239,14 @@ class BrokerLink:
         all_times = (wake_at, self._next_metadata(), versions_at)
         times = [at for at in all_times if at is not None]
         at = max(min(times, default=math.inf), now)
-        if at < math.inf and (at < self._timer_at or self._timer_at <= now):
-            self._timer_at = at
-            self._connections.run_later(at - now, self._turn)
+        # A later one is set again when this one has fired.
+        if at < min(self._timers, default=math.inf):
+            self._timers.append(at)
+            self._connections.run_later(at - now, lambda: self._timer_fires(at))
+
+    def _timer_fires(self, at: float) -> None:
+        self._timers.remove(at)
+        self._turn()
 
     def _message_of(self, requests: tuple[Request, ...]) -> Any:
         first = requests[0]

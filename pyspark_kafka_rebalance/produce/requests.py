@@ -36,6 +36,9 @@ class Versions:
     transaction_version : int
         2 if partitions join by Produce and TxnOffsetCommit, and each EndTxn makes a new epoch
         (KIP-890); 1 otherwise.
+    may_follow_v2 : bool
+        Whether the feature may have been downgraded from 2, so that a coordinator may have states
+        that it cannot write any more: see `DescribeTransactions`.
     """
 
     transaction_version: int
@@ -48,6 +51,7 @@ class Versions:
     txn_offset_commit: int
     offset_fetch: int
     fetch: int
+    may_follow_v2: bool = False
 
     def downgraded(self) -> Versions:
         """Those for transactions v1, of the same brokers."""
@@ -55,6 +59,7 @@ class Versions:
         return replace(
             self,
             transaction_version=1,
+            may_follow_v2=True,
             produce=min(self.produce, v1.produce),
             end_txn=min(self.end_txn, v1.end_txn),
             txn_offset_commit=min(self.txn_offset_commit, v1.txn_offset_commit),
@@ -129,6 +134,19 @@ class InitProducerId(Request):
     transaction_timeout_ms: int
     producer_id: int
     producer_epoch: int
+
+
+@dataclass(frozen=True)
+class DescribeTransactions(Request):
+    """Who had the transactional id last.
+
+    A coordinator whose ``transaction.version`` is 0 cannot write what InitProducerId makes of a
+    transactional id whose last transaction was v2 (Kafka 4.3). AddOffsetsToTxn of the last epoch it
+    can write, and the InitProducerId that aborts this transaction, too.
+    """
+
+    API_KEY = 65
+    transactional_id: str
 
 
 @dataclass(frozen=True)
@@ -282,7 +300,9 @@ class Answer:
     errors : mapping of TopicPartition to int
         AddPartitionsToTxn, TxnOffsetCommit: an error code for each partition.
     producer_id, producer_epoch : int
-        InitProducerId, and EndTxn from version 5.
+        InitProducerId, DescribeTransactions, and EndTxn from version 5.
+    is_open : bool
+        DescribeTransactions: whether a transaction is open.
     node : int
         FindCoordinator.
     offsets : mapping of TopicPartition to Offset
@@ -307,6 +327,7 @@ class Answer:
     last_stable_offset: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
     detail: str = ""
+    is_open: bool = False
 
 
 def versions_for(offered: Mapping[int, int], transaction_version: int) -> Versions:
@@ -352,4 +373,5 @@ def versions_for(offered: Mapping[int, int], transaction_version: int) -> Versio
         of(TxnOffsetCommit, ours.txn_offset_commit, _OLDEST_TXN_OFFSET_COMMIT),
         of(OffsetFetch, ours.offset_fetch, _OLDEST_OFFSET_FETCH),
         of(Fetch, ours.fetch, _OLDEST_FETCH),
+        enough and transaction_version == 0,
     )

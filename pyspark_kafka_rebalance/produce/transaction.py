@@ -77,6 +77,7 @@ from .requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     Answer,
+    DescribeTransactions,
     EndTxn,
     Fetch,
     FindCoordinator,
@@ -130,6 +131,8 @@ class TransactionMachine:
         self._error = 0
         self._identity = Identity()
         self._usable = False  # whether the identity may be used: no new epoch is due
+        self._looks_back = False  # whether the last producer is to be asked for first
+        self._last: Identity | None = None  # the last producer, which gets a transaction of v1
         self._sequences: dict[TopicPartition, int] = {}
         self._sweep = Sweep()
         self._transaction: OpenTransaction | None = None
@@ -214,6 +217,7 @@ class TransactionMachine:
             raise RuntimeError(f"transaction {self._transaction.handle} has not ended")
         self._standing, self._cause, self._error = Standing.READY, "", 0
         self._identity, self._usable = Identity(), False
+        self._looks_back, self._last = self._versions.may_follow_v2, None
         return self._step()
 
     def upgrade(self, versions: Versions) -> Step:
@@ -436,6 +440,19 @@ class TransactionMachine:
             self._take(Identity(answer.producer_id, answer.producer_epoch))
         self._settle(request, verdict, answer.error)
 
+    def _last_answered(self, request: DescribeTransactions, answer: Answer) -> None:
+        verdict = verdict_of(DescribeTransactions, answer.error)
+        if verdict is Verdict.DONE and not answer.is_open and answer.producer_id >= 0:
+            self._last = Identity(answer.producer_id, answer.producer_epoch)
+        self._looks_back = verdict in (Verdict.RETRY, Verdict.RETRY_ELSEWHERE)
+        self._settle(request, verdict if self._looks_back else Verdict.DONE, answer.error)
+
+    def _last_opened(self, request: AddOffsetsToTxn, verdict: Verdict, code: int) -> None:
+        """InitProducerId aborts it, or says what is wrong."""
+        if verdict not in (Verdict.RETRY, Verdict.RETRY_ELSEWHERE):
+            self._last, verdict = None, Verdict.DONE
+        self._settle(request, verdict, code)
+
     def _partitions_answered(self, request: AddPartitionsToTxn, answer: Answer) -> None:
         codes = answer.errors.values() if answer.errors else [answer.error]
         verdict, code = worst(AddPartitionsToTxn, codes)
@@ -458,6 +475,9 @@ class TransactionMachine:
 
     def _group_joined(self, request: AddOffsetsToTxn, answer: Answer) -> None:
         verdict = verdict_of(AddOffsetsToTxn, answer.error)
+        if self._last is not None:
+            self._last_opened(request, verdict, answer.error)
+            return
         current = self._of(request)
         if verdict is Verdict.DONE and current is not None:
             current.groups[request.group_id].joined = True
@@ -575,6 +595,7 @@ class TransactionMachine:
     _HANDLERS: Mapping[type[Request], Callable[[TransactionMachine, Any, Answer], None]] = {
         FindCoordinator: _coordinator_answered,
         InitProducerId: _identity_answered,
+        DescribeTransactions: _last_answered,
         AddPartitionsToTxn: _partitions_answered,
         AddOffsetsToTxn: _group_joined,
         TxnOffsetCommit: _offsets_answered,
@@ -745,7 +766,7 @@ class TransactionMachine:
 
     def _next_for_coordinator(self) -> Callable[[int], Request] | None:
         if not self._usable:
-            return self._init_producer_id
+            return self._next_for_identity()
         if self._sweep:
             return self._next_of_sweep()
         current = self._transaction
@@ -762,6 +783,11 @@ class TransactionMachine:
         elif current.phase is Phase.OPEN and current.announced and current.written:
             return self._add_partitions
         return self._end_txn if self._can_end(current) else None
+
+    def _next_for_identity(self) -> Callable[[int], Request]:
+        if self._looks_back:
+            return self._describe
+        return self._init_producer_id if self._last is None else self._open_for_the_last
 
     def _next_of_sweep(self) -> Callable[[int], Request]:
         if self._sweep.partitions and not self._sweep.joined_partitions:
@@ -854,6 +880,18 @@ class TransactionMachine:
         head = self._head((InitProducerId,), self._versions.init_producer_id, node, None)
         name, producer_id, epoch = self._producer()
         return InitProducerId(*head, name, self._timeout_ms, producer_id, epoch)
+
+    def _describe(self, node: int) -> DescribeTransactions:
+        head = self._head((DescribeTransactions,), 0, node, None)
+        return DescribeTransactions(*head, self.transactional_id)
+
+    def _open_for_the_last(self, node: int) -> AddOffsetsToTxn:
+        """Of a group that nobody is in; nothing is lost if it arrives late."""
+        assert self._last is not None
+        name = self.transactional_id
+        version = self._versions.add_offsets_to_txn
+        head = self._head((AddOffsetsToTxn, name), version, node, None)
+        return AddOffsetsToTxn(*head, name, self._last.producer_id, self._last.producer_epoch, name)
 
     def _sending(self) -> int | None:
         """The handle of the transaction that a request is for; None for a sweep's."""
@@ -975,7 +1013,10 @@ class TransactionMachine:
 
 
 #: What the transaction coordinator answers, one at a time.
-_OF_COORDINATOR = (InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn)
+_OF_COORDINATOR = (
+    *(InitProducerId, DescribeTransactions),
+    *(AddPartitionsToTxn, AddOffsetsToTxn, EndTxn),
+)
 
 #: A group that rebalances refuses offsets so. It may accept them with the member's next generation.
 _BETWEEN_GENERATIONS = (

@@ -20,6 +20,7 @@ from .requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     Answer,
+    DescribeTransactions,
     EndTxn,
     Fetch,
     FindCoordinator,
@@ -209,6 +210,8 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
         # `TransactionMachine.initialize` asks, it continues with another producer id.
         _E.UNKNOWN_SERVER_ERROR: Verdict.FATAL,
     },
+    # About the last producer, before InitProducerId: who cannot be asked is left alone.
+    DescribeTransactions: {**_MOVES, **_REFUSED, _E.TRANSACTIONAL_ID_NOT_FOUND: Verdict.ABORT},
     AddPartitionsToTxn: {
         **_MOVES,
         **_REFUSED,
@@ -323,6 +326,7 @@ TABLE: Mapping[type[Request], Mapping[Errors, Verdict]] = {
 UNKNOWN_CODE: Mapping[type[Request], Verdict] = {
     FindCoordinator: Verdict.FATAL,
     InitProducerId: Verdict.FATAL,
+    DescribeTransactions: Verdict.ABORT,
     AddPartitionsToTxn: Verdict.NEW_EPOCH,
     AddOffsetsToTxn: Verdict.NEW_EPOCH,
     TxnOffsetCommit: Verdict.NEW_EPOCH,
@@ -396,6 +400,11 @@ _OF_THE_PRODUCER: Mapping[Errors, str] = {
     Errors.INVALID_PRODUCER_EPOCH: _ANOTHER_HAS_IT,
     Errors.PRODUCER_FENCED: _ANOTHER_HAS_IT,
 }
+_OF_A_PRODUCER_ID: Mapping[Errors, str] = {
+    Errors.UNSUPPORTED_VERSION: "transaction.version was downgraded since the last transaction: "
+    "allow this user READ on a group of the same name as the transactional id, then restart the "
+    "coordinator's broker; or take another transactional id",
+}
 
 
 def explained(
@@ -411,6 +420,8 @@ def explained(
     if not detail and name in Errors.__members__:
         error = Errors[name]
         said = advice.get(error) or _OF_THE_PRODUCER.get(error, "")
+        if request is InitProducerId:
+            said = _OF_A_PRODUCER_ID.get(error, said)
         is_known = partition is not None or "{topic}" not in said
         topic = partition.topic if partition is not None else ""
         detail = said.format(topic=topic, group=group_id) if is_known else ""

@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
 
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.consumer import FetchRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
@@ -33,6 +34,7 @@ _ACKS_ALL = -1
 _FIRST_FLEXIBLE_PRODUCE = 9
 _FIRST_FIND_SEVERAL = 4
 _FIRST_FETCH_GROUPS = 8
+_ONGOING = "Ongoing"
 
 _pack16 = struct.Struct(">h").pack
 _pack32 = struct.Struct(">i").pack
@@ -69,6 +71,12 @@ def _init_producer_id(request: ours.InitProducerId) -> Any:
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
         version=request.version,
+    )
+
+
+def _describe(request: ours.DescribeTransactions) -> Any:
+    return DescribeTransactionsRequest(
+        transactional_ids=[request.transactional_id], version=request.version
     )
 
 
@@ -172,6 +180,7 @@ def _fetch(request: ours.Fetch) -> Any:
 _MESSAGES: Mapping[type[Request], Callable[[Any], Any]] = {
     ours.FindCoordinator: _find_coordinator,
     ours.InitProducerId: _init_producer_id,
+    ours.DescribeTransactions: _describe,
     ours.AddPartitionsToTxn: _add_partitions,
     ours.AddOffsetsToTxn: _add_offsets,
     ours.EndTxn: _end_txn,
@@ -366,6 +375,16 @@ def _identity(_: Request, response: Any) -> Answer:
     )
 
 
+def _described(_: Request, response: Any) -> Answer:
+    (found,) = response.transaction_states
+    return Answer(
+        error=found.error_code,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        is_open=found.transaction_state == _ONGOING,
+    )
+
+
 def _partitions_added(_: Request, response: Any) -> Answer:
     return Answer(
         errors={
@@ -432,6 +451,7 @@ def _fetched(_: Request, response: Any) -> Answer:
 _ANSWERS: Mapping[type[Request], Callable[[Any, Any], Answer]] = {
     ours.FindCoordinator: _coordinator,
     ours.InitProducerId: _identity,
+    ours.DescribeTransactions: _described,
     ours.AddPartitionsToTxn: _partitions_added,
     ours.AddOffsetsToTxn: _error_alone,
     ours.EndTxn: _ended,

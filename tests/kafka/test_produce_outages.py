@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+from kafka.errors import KafkaTimeoutError
 from producer_groups import read_committed
 from written import ENDS_SOON, PATIENCE_MS, PATIENCE_S, VERSIONS, producer_of
 
@@ -107,11 +109,17 @@ def three(request: pytest.FixtureRequest) -> LocalKafka:
     return brokers
 
 
-@pytest.mark.parametrize("away_s", [8])
+@pytest.mark.parametrize("away_s", [8, pytest.param(61, marks=pytest.mark.long)])
 def test_too_few_replicas_for_a_while(three: LocalKafka, topic_name: str, away_s: float) -> None:
     three.create_topic(topic_name, config={"min.insync.replicas": 3})
     patience_ms = PATIENCE_MS + away_s * 1_000
-    with producer_of(three) as plain, producer_of(three, topic_name) as producer:
+    timeout_ms = 4 * PATIENCE_MS  # a minute is the default, at which the coordinator aborts
+    with (
+        producer_of(three, delivery_timeout_ms=timeout_ms) as plain,
+        producer_of(
+            three, topic_name, delivery_timeout_ms=timeout_ms, transaction_timeout_ms=timeout_ms
+        ) as producer,
+    ):
         write(producer, topic_name, b"0")
         plain.send(topic_name, b"1")
         plain.flush(PATIENCE_MS)
@@ -135,3 +143,23 @@ def test_too_few_replicas_for_a_while(three: LocalKafka, topic_name: str, away_s
     found = read_committed(three, topic_name)
     assert sorted(found) == [b"0", b"1", b"2", b"3", b"4"]
     assert (found[:2], found[-1]) == ([b"0", b"1"], b"4")
+
+
+def test_too_few_replicas_for_longer_than_the_timeout(three: LocalKafka, topic_name: str) -> None:
+    """The coordinator aborts the transaction; repeated, it is written once."""
+    three.create_topic(topic_name, config={"min.insync.replicas": 3})
+    with producer_of(three, topic_name, transaction_timeout_ms=1_000) as producer:
+        write(producer, topic_name, b"0")
+        three.kill(3)
+        late = producer.transaction()
+        late.send(topic_name, b"1")
+        with pytest.raises((TransactionAbortedError, KafkaTimeoutError)):
+            late.flush(10_000)
+        three.restart(3)
+        with contextlib.suppress(TransactionAbortedError):
+            late.abort(timeout_ms=PATIENCE_MS)
+        if producer.is_refused:  # its owner knows that nobody else has the id
+            producer.initialize(PATIENCE_MS)
+        write(producer, topic_name, b"1")
+        write(producer, topic_name, b"2")
+    assert read_committed(three, topic_name) == [b"0", b"1", b"2"]

@@ -374,6 +374,40 @@ def test_a_copy_arrives_after_the_abort(
     assert read_committed(cluster, rows) == [b"half", b"whole"]
 
 
+@pytest.fixture(scope="module", params=VERSIONS)
+def unverified(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
+    """As before Kafka 3.6: a leader does not ask the coordinator which transaction is open."""
+    config = {**ENDS_SOON, "transaction.partition.verification.enable": "false"}
+    features = {"transaction.version": VERSIONS[request.param]}
+    with LocalKafka(features=features, broker_config=config) as local:
+        yield local
+
+
+def test_a_copy_arrives_after_the_abort_where_leaders_verify_nothing(
+    unverified: LocalKafka, topic_name: str, network: FlakyNetwork
+) -> None:
+    """KAFKA-14053: the next transaction committed the batch, as no other had it."""
+    unverified.create_topic(topic_name, 2)
+    with producer_of(unverified, topic_name, proxy_url=network.url) as producer:
+        with producer.transaction() as first:
+            first.send(topic_name, b"first", partition=0)
+        lost = producer.transaction()
+        delayed = network.delay(ProduceRequest)
+        lost.send(topic_name, b"never", partition=0)
+        sending = threading.Thread(target=_flush_quietly, args=[lost])
+        sending.start()
+        assert delayed.is_sent.wait(PATIENCE_S)
+        lost.abort(timeout_ms=PATIENCE_MS)
+        sending.join(PATIENCE_S)
+        second = producer.transaction()
+        second.send(topic_name, b"other", partition=1)
+        second.flush(PATIENCE_MS)
+        delayed.arrive()
+        second.send(topic_name, b"whole", partition=0)
+        second.commit(PATIENCE_MS)
+    assert read_committed(unverified, topic_name) == [b"first", b"whole", b"other"]
+
+
 def _flush_quietly(transaction: Transaction) -> None:
     with contextlib.suppress(TransactionAbortedError):
         transaction.flush(PATIENCE_MS)

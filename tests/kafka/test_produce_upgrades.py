@@ -9,11 +9,14 @@ from contextlib import contextmanager
 import pytest
 from group_members import wait_until
 from kafka.admin import KafkaAdminClient
+from kafka.protocol.producer import InitProducerIdRequest
 from producer_groups import read_committed
-from written import ENDS_SOON, PATIENCE_S, producer_of
+from written import ENDS_SOON, PATIENCE_MS, PATIENCE_S, producer_of
 
 from pyspark_kafka_rebalance import TransactionAbortedError
+from pyspark_kafka_rebalance.fetch.connections import ClusterConnections
 from pyspark_kafka_rebalance.produce.producer import Producer
+from pyspark_kafka_rebalance.produce.transaction_errors import Errors
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 PARTITIONS = 2
@@ -104,11 +107,12 @@ class Writing:
             self.aborted_by_others.append(number)
 
     def go_on_for(self, transactions: int) -> None:
-        until = len(self.committed) + transactions
-        wait_until(
-            lambda: len(self.committed) >= until or self.error is not None, f"{transactions} more"
-        )
-        assert self.error is None
+        for until in range(len(self.committed) + 1, len(self.committed) + transactions + 1):
+            wait_until(
+                lambda until=until: len(self.committed) >= until or self.error is not None,  # type: ignore[misc]
+                f"transaction {until}",
+            )
+            assert self.error is None
 
     def check(self, cluster: LocalKafka) -> None:
         """What was committed is there, whole, in order, once; what was not is not."""
@@ -149,6 +153,52 @@ def test_transactions_are_upgraded_and_downgraded(cluster: LocalKafka, topic_nam
         writing.go_on_for(20)
         assert len(writing.aborted_by_others) <= 1
     writing.check(cluster)
+
+
+def write(cluster: LocalKafka, name: str, topic: str, value: bytes) -> None:
+    with producer_of(cluster, name) as producer, producer.transaction() as one:
+        one.send(topic, value, partition=0)
+
+
+def test_a_producer_is_started_after_a_downgrade(cluster: LocalKafka, topic_name: str) -> None:
+    """The coordinator refused the transactional id for ever, restarted or not."""
+    finalize(cluster, "UPGRADE", 2)
+    cluster.create_topic(topic_name, PARTITIONS)
+    for name in ("closed", "refused"):
+        write(cluster, name, topic_name, b"before")
+    with producer_of(cluster, "open") as left:
+        open_one = left.transaction()
+        open_one.send(topic_name, b"never", partition=0)
+        open_one.flush(PATIENCE_MS)
+        finalize(cluster, "SAFE_DOWNGRADE", 0)
+        for value in (b"first", b"second"):
+            write(cluster, "closed", topic_name, value)
+            write(cluster, "open", topic_name, value)
+        with pytest.raises(TransactionAbortedError):
+            open_one.commit(PATIENCE_MS)
+    as_others_do(cluster, "refused")
+    cluster.restart()
+    write(cluster, "refused", topic_name, b"last")
+    expected = [b"before"] * 2 + [b"first"] * 2 + [b"second"] * 2 + [b"last"]
+    assert read_committed(cluster, topic_name) == expected
+
+
+def as_others_do(cluster: LocalKafka, name: str) -> None:
+    """Start as a client that does not know of all this."""
+    connections = ClusterConnections({"bootstrap_servers": cluster.bootstrap_servers}, 2**20)
+    try:
+        connections.bootstrap(PATIENCE_S)
+        request = InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+            version=4,
+        )
+        answer = connections.send(request).wait()
+        assert answer.error_code == Errors.UNSUPPORTED_VERSION
+    finally:
+        connections.close()
 
 
 def test_a_downgrade_that_a_producer_learns_of_by_a_refusal(

@@ -92,6 +92,12 @@ class InMemoryConnections:
         else:
             self.run_soon(lambda: done(answers, None))
 
+    @property
+    def waiting(self) -> int:
+        """How many functions the I/O thread has to call, now or later."""
+        with self._changed:
+            return len(self._due)
+
     def add_coordinator(self, node_id: int, host: str, port: int, key_type: int, key: str) -> str:
         return f"coordinator-{node_id}"
 

@@ -20,6 +20,7 @@ from pyspark_kafka_rebalance.produce.requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     Answer,
+    DescribeTransactions,
     EndTxn,
     Fetch,
     FindCoordinator,
@@ -231,6 +232,8 @@ class Brokers:
         fences_twice: bool = False,
     ) -> None:
         self.version = transaction_version
+        #: As brokers say it; those of v1 may have had v2 before.
+        self.feature = 2 if transaction_version >= 2 else 0
         self.verification = verification or transaction_version >= 2
         self.first_epoch = epoch
         self.fences_twice = fences_twice
@@ -314,6 +317,8 @@ class Brokers:
             return _refused(request, Errors.COORDINATOR_LOAD_IN_PROGRESS)
         if isinstance(request, InitProducerId):
             return self._init_producer_id(request)
+        if isinstance(request, DescribeTransactions):
+            return self._describe(request)
         if isinstance(request, EndTxn):
             return self._end(request)
         assert isinstance(request, (AddPartitionsToTxn, AddOffsetsToTxn))
@@ -324,7 +329,14 @@ class Brokers:
 
     def downgraded(self) -> None:
         """``transaction.version`` is 0 from now on, 1 here."""
-        self.version = 1
+        self.version, self.feature = 1, 0
+
+    def _describe(self, request: DescribeTransactions) -> Answer:
+        entry = self.entries.get(request.transactional_id)
+        if entry is None:
+            return Answer(Errors.TRANSACTIONAL_ID_NOT_FOUND)
+        is_open = entry.state is State.ONGOING
+        return Answer(producer_id=entry.producer_id, producer_epoch=entry.epoch, is_open=is_open)
 
     def _written(self, entry: Entry, client_version: int) -> Errors:
         """What comes of writing a state that a client of this version leads to."""

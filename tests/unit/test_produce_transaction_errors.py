@@ -45,7 +45,7 @@ OF_PRODUCER = [*OF_COORDINATOR, TxnOffsetCommit, Produce]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_request_has_rows(kind: type[Request]) -> None:
-    assert len(KINDS) == 9
+    assert len(KINDS) == 10
     assert TABLE[kind][E.NONE] is V.DONE
     assert kind in UNKNOWN_CODE
     assert verdict_of(kind, 9_999) > V.RETRY_ELSEWHERE  # nothing is assumed to be done

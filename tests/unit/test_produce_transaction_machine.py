@@ -14,6 +14,7 @@ from pyspark_kafka_rebalance.produce.requests import (
     AddOffsetsToTxn,
     AddPartitionsToTxn,
     Answer,
+    DescribeTransactions,
     EndTxn,
     Fetch,
     FindCoordinator,
@@ -544,6 +545,53 @@ def test_a_transactional_id_that_expired_costs_one_transaction(version: int) -> 
     world.check_at_the_end()
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("left", [0, 1, 12, 30])
+def test_a_producer_starts_after_a_downgrade(left: int, at: int, breaks: bool) -> None:
+    """A coordinator of v1 cannot write what InitProducerId makes of a transaction of v2."""
+    world = World(Brokers(2))
+    world.go_on(20)
+    world.producer.send(P)
+    world.producer.commit()
+    world.go_on(left)
+    world.brokers.downgraded()
+    world.kill(world.producer)
+    world.start()
+    for _ in range(at):
+        world.go_on(1)
+    if breaks:
+        for producer, broker, _ in world.connections():
+            world.breaks(producer, broker)
+    world.go_on(40)
+    assert world.producer.machine.standing is Standing.READY
+    world.producer.send(P)
+    world.producer.commit()
+    world.settle()
+    assert [each.outcome for each in world.producer.promises.values()] == [Outcome.COMMITTED]
+    world.check_at_the_end()
+
+
+def test_who_may_not_open_a_transaction_for_the_last_producer_is_told_what_to_do() -> None:
+    machine = TransactionMachine("mine", 60_000, versions_for(OFFERED, 0))
+    step = machine.initialize()
+    for kind, answer in (
+        (FindCoordinator, Answer(node=1)),
+        (DescribeTransactions, error(Errors.COORDINATOR_LOAD_IN_PROGRESS)),
+        (DescribeTransactions, Answer(producer_id=7, producer_epoch=3)),
+        (AddOffsetsToTxn, error(Errors.CONCURRENT_TRANSACTIONS)),
+        (AddOffsetsToTxn, error(Errors.GROUP_AUTHORIZATION_FAILED)),
+        (InitProducerId, error(Errors.UNSUPPORTED_VERSION)),
+    ):
+        (request,) = step.requests
+        assert isinstance(request, kind)
+        step = machine.answered(request.number, answer)
+    assert machine.standing is Standing.FAILED
+    assert "READ on a group of the same name" in machine.cause
+    (request,) = machine.initialize().requests
+    assert isinstance(request, DescribeTransactions), "the coordinator may be another one by now"
+
+
 OFFERED = {0: 13, 1: 17, 9: 9, 10: 6, 22: 5, 24: 5, 25: 4, 26: 5, 28: 5}
 
 
@@ -557,6 +605,7 @@ def test_the_versions_go_together(changed: dict[int, int], feature: int, version
     new = (versions.produce >= 12, versions.end_txn >= 5, versions.txn_offset_commit >= 5)
     assert set(new) == {version == 2}
     assert versions.add_partitions_to_txn == 3
+    assert versions.may_follow_v2 is (feature == 0 and changed == {})
 
 
 @pytest.mark.parametrize(("api_key", "newest"), [(22, 2), (28, 2), (9, 6), (26, -1)])

@@ -161,7 +161,7 @@ class World:
 
     def start(self) -> None:
         """Another incarnation; those before do not know that they are zombies."""
-        machine = self._machine(TRANSACTIONAL_ID, 60_000, versions_of(self.brokers.version))
+        machine = self._machine(TRANSACTIONAL_ID, 60_000, versions_of(self.brokers.feature))
         self.producers.append(Producer(f"p{len(self.producers)}", self, machine))
 
     def kill(self, producer: Producer) -> None:
