@@ -82,6 +82,7 @@ class BrokerLink:
         self._transactions = transactions
         self._lanes: dict[int, str] = {}
         self._turn_is_due = False
+        self._io_thread = 0
         #: When timers that are set fire; each is earlier than those before it.
         self._timers: list[float] = []
         self._asks_for_metadata = False
@@ -141,6 +142,8 @@ class BrokerLink:
             It is not, after the time.
         KafkaRebalanceError
             Nothing can be sent any more.
+        RuntimeError
+            This is the I/O thread, as in the callback of a future: nothing would happen meanwhile.
         """
         began = time.monotonic()
         deadline = math.inf if timeout_s is None else began + timeout_s
@@ -148,12 +151,21 @@ class BrokerLink:
             self.check()
             if done():
                 return
+            self.refuse_on_io_thread(waits_for)
             ends_at = min(deadline, self._end_by)
             left = ends_at - time.monotonic()
             if left <= 0:
                 waited_s = max(ends_at - began, 0.0)
                 raise kafka_errors.KafkaTimeoutError(f"{waits_for}: not after {waited_s:.3g} s")
             self.changed.wait(None if math.isinf(left) else left)
+
+    def refuse_on_io_thread(self, call: str) -> None:
+        """Raise RuntimeError on the thread that answers: a call there would wait for itself."""
+        if threading.get_ident() == self._io_thread:
+            raise RuntimeError(
+                f"{call}: the callback of a future runs on the producer's I/O thread, which must "
+                "not wait; call this from another thread"
+            )
 
     def end_by(self, when: float) -> None:
         """End each wait at this ``time.monotonic`` time. Any thread."""
@@ -202,6 +214,7 @@ class BrokerLink:
         delivery = self._delivery
         with self.changed:
             self._turn_is_due = False
+            self._io_thread = threading.get_ident()
             if self._closed:
                 return
             now = time.monotonic()

@@ -355,6 +355,7 @@ class Producer:
         """
         if self._closed:  # in a forked child, where the lock is refused
             return
+        self._link.refuse_on_io_thread("close()")
         with self._lock:
             if self._closed:
                 return
@@ -428,20 +429,29 @@ class Producer:
         data: pa.RecordBatch | pa.Table,
         timestamp_ms: int | None,
     ) -> None:
-        with self._rows_lock:
-            for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+        for rows in slices_of(data, min(_MOST_ROWS_BYTES, self._most // 4)):
+            is_sent = False
+            while not is_sent:
                 with self._lock:
                     self._make_ready(transaction)
                     batches = self._opened(topic, transaction)
-                try:
-                    self._send_rows(transaction, batches, rows, timestamp_ms)
-                except BaseException as error:
-                    if batches.encodes:  # for good, as this thread does no more
-                        with self._lock:
-                            self._link.is_torn(error)
-                    raise
+                # While rows are encoded alone, never while somebody waits for brokers.
+                with self._rows_lock:
+                    if is_sent := self._delivery.has_room:
+                        self._send_slice(transaction, batches, rows, timestamp_ms)
         with self._lock:
             self._check(transaction)
+
+    def _send_slice(
+        self, transaction: int | None, batches: OpenBatches, rows: Any, timestamp_ms: int | None
+    ) -> None:
+        try:
+            self._send_rows(transaction, batches, rows, timestamp_ms)
+        except BaseException as error:
+            if batches.encodes:  # for good, as this thread does no more
+                with self._lock:
+                    self._link.is_torn(error)
+            raise
 
     def _send_rows(
         self, transaction: int | None, batches: OpenBatches, rows: Any, timestamp_ms: int | None
@@ -504,6 +514,7 @@ class Producer:
 
     def _commit(self, transaction: int, timeout_ms: float | None) -> None:
         machine = self._machine()
+        self._link.refuse_on_io_thread("commit()")
         # What is being encoded may have rows of this thread.
         with self._rows_lock, self._lock, self._link.whole():
             if machine.transaction == transaction and machine.open_transaction == transaction:

@@ -217,3 +217,65 @@ def test_a_closed_producer_says_so() -> None:
             with pytest.raises(KafkaRebalanceError, match="closed"):
                 call()
         assert visible(connections) == []
+
+
+def test_a_callback_on_the_io_thread_does_not_wait(
+    made: tuple[Producer, InMemoryConnections],
+) -> None:
+    """It waited for itself: a flush for three minutes, and the records were given up then."""
+    producer, _ = made
+    raised: list[Any] = []
+    called = threading.Event()
+    with producer.transaction() as one:
+
+        def call(_: Any) -> None:
+            one.send("t", b"another", partition=1)
+            for wait in (one.flush, one.commit, lambda: one.send("new", b"x"), producer.close):
+                try:
+                    wait()
+                except RuntimeError as error:
+                    raised.append(error)
+            called.set()
+
+        first = one.send("t", b"a", partition=0, future=True)
+        assert first is not None
+        first.add_done_callback(call)
+        one.flush(PATIENCE_S * 1000)
+        assert called.wait(PATIENCE_S)
+    assert ["I/O thread" in str(error) for error in raised] == [True] * 4
+    assert visible(made[1]) == [b"a"]
+    assert visible(made[1], 1) == [b"another"]
+
+
+def test_who_waits_for_room_holds_up_nobody_else() -> None:
+    """With a time-out of their own, others waited as long as all who wait for room together."""
+    with in_memory(2, buffer_memory=5_000, batch_size=1_000) as (producer, connections):
+        lost = threading.Event()
+        connections.lose = lambda request: (
+            "on the way" if isinstance(request, Produce) and not lost.is_set() else ""
+        )
+        rows = pa.table({"value": [b"x" * 500] * 40, "partition": [0] * 40})
+        errors: list[BaseException] = []
+        with producer.transaction() as one:
+
+            def send() -> None:
+                try:
+                    one.send_batch("t", rows)
+                except BaseException as error:
+                    errors.append(error)
+
+            sending = [threading.Thread(target=send) for _ in range(2)]
+            for thread in sending:
+                thread.start()
+            deadline = time.monotonic() + PATIENCE_S
+            while producer._delivery.has_room:
+                assert time.monotonic() < deadline, "there is always room"
+                time.sleep(0.001)
+            with pytest.raises(kafka_errors.KafkaTimeoutError):
+                producer.flush(timeout_ms=1)
+            assert all(thread.is_alive() for thread in sending)
+            lost.set()
+            for thread in sending:
+                thread.join(PATIENCE_S)
+        assert errors == []
+        assert visible(connections) == [b"x" * 500] * 80
