@@ -100,7 +100,7 @@ class ProducerSettings:
         for name, least in _TIMES.items():
             _check_time(name, values[name], least)
         _check_codec(values["compression_type"])
-        if not isinstance(given.get("client_id"), (str, type(None))):
+        if not isinstance(given.get("client_id", ""), str):
             raise OptionError("client_id", given["client_id"], "a string")
         client = {k: v for k, v in given.items() if k in KafkaProducer.DEFAULT_CONFIG}
         client["request_timeout_ms"] = values["request_timeout_ms"]

@@ -63,7 +63,7 @@ class Boundaries:
 
     def due(self, now: float, *, hurry: bool = False) -> bool:
         """Whether to commit now; ``hurry``: somebody waits for the transaction to end."""
-        if not self.automatic or not self.records or not self.is_boundary():
+        if not self.automatic or not self.last_points or not self.is_boundary():
             return False
         if hurry or (self._limit is not None and self.records >= self._limit):
             return True

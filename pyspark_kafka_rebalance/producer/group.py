@@ -575,7 +575,7 @@ class ProducerGroup(GroupStatus):
 
     def _commit_if_due(self) -> None:
         boundaries = self._transactions.boundaries
-        if not boundaries.automatic or not boundaries.records:
+        if not boundaries.automatic or not boundaries.last_points:
             return
         hurry = bool(self._membership.ownership.asked_back_now)
         due = boundaries.due(time.monotonic(), hurry=hurry)

@@ -75,8 +75,12 @@ NOW = math.inf
 #: What ``send_at_once`` returns for a record that it has not sent.
 NOT_AT_ONCE = object()
 
-#: What a record can be refused for. Other errors are raised by the handlers of signals.
-_REFUSALS = (kafka_errors.KafkaError, KafkaRebalanceError, TypeError, ValueError)
+#: What records can be refused for, with the errors of Arrow data that derive from no others. Other
+#: errors are raised by the handlers of signals.
+_REFUSALS = (
+    *(kafka_errors.KafkaError, KafkaRebalanceError),
+    *(TypeError, ValueError, NotImplementedError, MemoryError),
+)
 
 _TORN = "a call that sent in it was interrupted, so it may have a part of the records"
 
@@ -313,6 +317,8 @@ class Transactions:
         with self.lock:
             if not self._passes(handle, self.made):
                 self._enter(handle)
+            if not data.num_rows and restart_point is None:
+                return  # a transaction with nothing to commit would never be due
             sources = self._opened_for(source_partition)
             transaction = self._writer.transaction
             assert transaction is not None

@@ -31,6 +31,7 @@ from pyspark_kafka_rebalance import (
     RecordTooLargeError,
     TransactionAbortedError,
 )
+from pyspark_kafka_rebalance.produce import producer
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 
@@ -571,6 +572,43 @@ def test_transactions_end_by_themselves(
     (progress,) = [p for p in group.progress().source_partitions if p.source_partition == 0]
     assert progress.records == 40
     assert progress.records_per_s > 0
+
+
+@classic_only
+def test_a_restart_point_without_rows_is_committed_by_itself(
+    topic: str, producers: MakeProducer
+) -> None:
+    """As of a query's result that is empty: a revoke waited for the transaction's timeout."""
+    none = pa.table({"value": pa.array([], pa.binary())})
+    group = producers(commit_interval_ms=100)
+    group.subscribe()
+    group.send_batch(topic, none, source_partition=0)
+    assert group.restart_points[0] is None
+    group.send_batch(topic, none, source_partition=0, restart_point="1")
+    deadline = time.monotonic() + PATIENCE_S
+    while group.restart_points[0] != "1":
+        assert time.monotonic() < deadline, "it stays open"
+        group.poll(timeout_ms=50)
+
+
+@classic_only
+def test_rows_that_arrow_cannot_decode_are_no_interruption(
+    topic: str, producers: MakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error was taken for a signal's: the producer was made anew, and nobody knew why."""
+
+    def no_kernel(*_: Any) -> None:
+        raise pa.ArrowNotImplementedError("no kernel")
+
+    group = producers()
+    group.subscribe()
+    group.send(topic, b"row", source_partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(producer, "slices_of", no_kernel)
+        with pytest.raises(pa.ArrowNotImplementedError):
+            group.send_batch(topic, pa.table({"value": [b"a"]}), source_partition=0)
+    with pytest.raises(TransactionAbortedError, match="no kernel"):
+        group.send(topic, b"row", source_partition=0)
 
 
 @classic_only

@@ -299,6 +299,11 @@ def test_columns_that_are_not_as_they_should_be(columns: dict[str, Any], problem
         encoder_of(FORMS[-1]).add(pa.table(columns))
 
 
+VIEWS = pa.array(["a", "b" * 50], pa.string_view())
+DICTIONARY = pa.array(["a", "b", "a"]).dictionary_encode()
+RUNS = pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"])
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("column", "expected"),
@@ -308,6 +313,12 @@ def test_columns_that_are_not_as_they_should_be(columns: dict[str, Any], problem
         (pa.array([b"a", None, b"b"], pa.binary_view()), [b"a", None, b"b"]),
         (pa.array(["a", None, "b" * 50], pa.string_view()), [b"a", None, b"b" * 50]),
         (pa.RunEndEncodedArray.from_arrays([2, 3], ["a", "b"]), [b"a", b"a", b"b"]),
+        (pa.RunEndEncodedArray.from_arrays([2, 3], VIEWS), [b"a", b"a", b"b" * 50]),
+        (pa.RunEndEncodedArray.from_arrays([1, 2, 4], DICTIONARY).slice(1), [b"b", b"a", b"a"]),
+        (pa.DictionaryArray.from_arrays([1, 0, 1], VIEWS), [b"b" * 50, b"a", b"b" * 50]),
+        (pa.DictionaryArray.from_arrays([1, 0, 1], RUNS), [b"a", b"a", b"a"]),
+        (pa.RunEndEncodedArray.from_arrays([3], pa.nulls(1)), [None] * 3),
+        (pa.DictionaryArray.from_arrays([0, 0, 0], pa.nulls(1)), [None] * 3),
     ],
 )  # fmt: skip
 def test_other_layouts_of_strings(form: Any, column: pa.Array, expected: list[Any]) -> None:

@@ -37,6 +37,7 @@ def checked(**config: Any) -> ProducerSettings:
         ("linger_ms", None),
         ("compression_type", ["gzip"]),
         ("client_id", 5),
+        ("client_id", None),
         ("key_serializer", 5),
         ("linger_ms", -1),
         ("buffer_memory", "64"),

@@ -92,3 +92,36 @@ def test_few_large_rows_behind_many_small_ones() -> None:
 
 def test_no_rows_are_no_piece() -> None:
     assert list(slices_of(pa.record_batch({"value": pa.array([], pa.binary())}), 10)) == []
+
+
+@pytest.mark.parametrize("lists", [pa.list_, pa.large_list])
+def test_an_empty_chunk_may_have_no_offsets(lists: Any) -> None:
+    """Arrow allows that; reading them ended the process."""
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    kind = lists(pair)
+    empty = pa.Array.from_buffers(kind, 0, [None, None], children=[pa.array([], pair)])
+    some = pa.array([[{"key": "k", "value": b"v"}]] * 3, kind)
+    data = pa.table({"value": [b"v"] * 3, "headers": pa.chunked_array([empty, some])})
+    data.validate(full=True)
+    assert [piece.num_rows for piece in slices_of(data, 1)] == [1, 1, 1]
+
+
+def as_of_one_another(values: list[str]) -> list[pa.Array]:
+    """Layouts of strings in layouts of strings."""
+    runs = pa.array(range(1, len(values) + 1), pa.int32())
+    indices = pa.array(range(len(values)), pa.int8())
+    views = pa.array(values, pa.string_view())
+    in_runs = pa.RunEndEncodedArray.from_arrays(runs, pa.array(values))
+    return [
+        pa.DictionaryArray.from_arrays(indices, views),
+        pa.DictionaryArray.from_arrays(indices, in_runs),
+        pa.RunEndEncodedArray.from_arrays(runs, views),
+        pa.RunEndEncodedArray.from_arrays(runs, pa.array(values).dictionary_encode()),
+    ]
+
+
+@pytest.mark.parametrize("column", as_of_one_another(["a", "b" * 50, ""]))
+def test_layouts_of_one_another(column: pa.Array) -> None:
+    data = pa.table({"value": column})
+    assert bytes_of(data) == 51
+    assert [piece.num_rows for piece in slices_of(data, 10)] == [1, 1, 1]

@@ -78,6 +78,17 @@ def test_a_transaction_ends_only_where_each_source_partition_could_be_gone_on_wi
     assert boundaries.points() == {0: "a", 1: "b"}
 
 
+def test_a_restart_point_without_records_is_committed() -> None:
+    """As of a source's result that is empty; a revoke waited for the transaction's timeout."""
+    boundaries = Boundaries(1.0, 10)
+    boundaries.sent([0], "a", at(10), records=0)
+    assert not boundaries.due(10.9)
+    assert boundaries.due(10.9, hurry=True)
+    assert boundaries.due(11)
+    boundaries.end()
+    assert not boundaries.due(99, hurry=True)
+
+
 def test_who_waits_for_the_end_of_a_transaction_gets_the_next_boundary() -> None:
     boundaries = Boundaries(60.0, None)
     boundaries.sent([0], None, at(0))

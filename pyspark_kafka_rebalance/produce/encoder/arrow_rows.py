@@ -93,7 +93,8 @@ def _rows(batch: pa.RecordBatch) -> ArrowRows:
         at = batch.schema.get_field_index(name)
         if at < 0 or batch.column(at).null_count == batch.num_rows:
             return None
-        return convert(name, _plain(batch.column(at)))
+        plain = _plain(batch.column(at))
+        return None if plain.null_count == batch.num_rows else convert(name, plain)
 
     timestamps, ticks_per_ms = column("timestamp", _timestamps) or (None, 1)
     return ArrowRows(
@@ -108,15 +109,19 @@ def _rows(batch: pa.RecordBatch) -> ArrowRows:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """Return the array without a dictionary or runs."""
-    if types.is_dictionary(array.type):
-        return array.dictionary_decode()
-    if types.is_run_end_encoded(array.type):
+    """Return the array without dictionaries, runs and views, which may be of one another."""
+    kind = array.type
+    if types.is_dictionary(kind):
+        return _plain(array.dictionary).take(array.indices)
+    if types.is_run_end_encoded(kind):
         import pyarrow.compute as pc
 
-        return pc.run_end_decode(array)
+        runs = pa.RunEndEncodedArray.from_arrays(array.run_ends, _plain(array.values))
+        return pc.run_end_decode(runs.slice(array.offset, len(array)))
     if isinstance(array, pa.ExtensionArray):
-        return array.storage
+        return _plain(array.storage)
+    if str(kind) in ("binary_view", "string_view"):  # there are no predicates for all versions
+        return array.cast(pa.large_string() if "string" in str(kind) else pa.large_binary())
     return array
 
 
@@ -130,10 +135,6 @@ def _bytes(name: str, array: pa.Array) -> pa.Array:
         return array.cast(pa.large_binary())
     if types.is_fixed_size_binary(kind):
         return array.cast(pa.large_binary())
-    if str(kind) in ("binary_view", "string_view"):  # there are no predicates for all versions
-        return array.cast(pa.large_string() if "string" in str(kind) else pa.large_binary()).cast(
-            pa.large_binary()
-        )
     raise TypeError(f"column {name!r} is {kind}; allowed: strings and binary")
 
 

@@ -33,6 +33,8 @@ def bytes_of(data: pa.RecordBatch | pa.Table) -> int:
 
 
 def _bytes(array: pa.Array) -> int:
+    if not len(array):  # it may have no offsets
+        return 0
     kind = array.type
     if types.is_struct(kind):
         return sum(map(_bytes, array.flatten()))
@@ -70,6 +72,8 @@ def _lengths(array: pa.Array) -> pa.Array:
             pa.int32(), 4 * len(array), [None, array.buffers()[1]], offset=4 * array.offset
         )
         return pc.list_element(pa.FixedSizeListArray.from_arrays(words, 4), 0)
+    if types.is_null(kind):
+        return pa.repeat(0, len(array))
     if types.is_primitive(kind):
         return pa.repeat(kind.bit_width // 8, len(array))
     return pc.binary_length(array)
