@@ -45,6 +45,9 @@ short_sessions = pytest.mark.parametrize("session_timeout_ms", [6_000])
 ROOT = Path(__file__).parents[2]
 COUNT = 3
 
+#: The timeout of a transaction that readers must not wait for: longer than any test does.
+WITHOUT_END_MS = 600_000
+
 #: The restart points and the group's offsets. They go out at once, to several brokers, and where
 #: one arrives the next owner waits for the transaction's end: its timeout, if nobody fences it.
 OF_A_COMMIT = (ProduceRequest, TxnOffsetCommitRequest)
@@ -164,11 +167,11 @@ def test_stopped_beyond_the_session_and_continued(
 def test_killed_in_the_midst_of_a_transaction(
     quorum: LocalKafka, rows: str, instances: Callable[..., ChildProcess]
 ) -> None:
-    """Readers need not wait for the transaction's timeout, a minute: the new owner ends it.
+    """Readers need not wait for the transaction's timeout: the new owner ends it.
 
     The hard bounce of ducktape's test_exactly_once_source (Kafka Connect), and the clean one.
     """
-    first = instances("first", rows_per_commit=100)
+    first = instances("first", rows_per_commit=100, transaction_timeout_ms=WITHOUT_END_MS)
     second = instances("second")
     settled(second, 1)
     first.wait_for("committed")
@@ -181,9 +184,7 @@ def test_killed_in_the_midst_of_a_transaction(
     second.stop()
     settled(third, COUNT)
     third.stop()
-    started = time.monotonic()
     assert_each_row_once_and_in_order(quorum, rows)
-    assert time.monotonic() - started < 20
 
 
 def overdue(group: ProducerGroup) -> None:
