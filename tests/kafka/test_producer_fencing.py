@@ -16,7 +16,12 @@ import pytest
 from flaky_network import FlakyNetwork
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
-from kafka.protocol.producer import EndTxnRequest, ProduceRequest, TxnOffsetCommitRequest
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
 from kafka.structs import TopicPartition
 from producer_groups import (
     PATIENCE_S,
@@ -214,7 +219,24 @@ def commit_on_a_thread(group: ProducerGroup) -> tuple[threading.Thread, list[Any
 
 def no_fencing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a new owner may not look at transactions."""
-    monkeypatch.setattr(OtherTransactions, "touched_by", lambda *_: frozenset())
+    monkeypatch.setattr(OtherTransactions, "open_transaction", lambda *_: None)
+
+
+@short_sessions
+def test_a_dead_owner_had_not_announced_its_source_partitions(
+    quorum: LocalKafka, rows: str, producers: MakeProducer, network: FlakyNetwork
+) -> None:
+    """With transactions v2 it does so once a record is written. Readers waited for the timeout."""
+    first, second = producers(transaction_timeout_ms=WITHOUT_END_MS), producers()
+    first._options.member["proxy_url"] = first._options.producer["proxy_url"] = network.url
+    first.subscribe()
+    announcing = network.stop_at(AddPartitionsToTxnRequest)
+    first.send(rows, b"0:0", partition=0, source_partition=0)
+    assert announcing.wait(PATIENCE_S)
+    network.cut()
+    second.subscribe(timeout_ms=0)
+    poll_until(owns(second, 0, 1, 2), second)
+    assert assert_each_row_once_and_in_order(quorum, rows) == {}
 
 
 @short_sessions

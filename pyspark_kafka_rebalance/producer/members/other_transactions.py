@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka import KafkaAdminClient
 from kafka import errors as kafka_errors
@@ -24,6 +24,13 @@ log = logging.getLogger(__name__)
 
 #: The state in which the producer may still commit its transaction.
 _ONGOING = "Ongoing"
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that its producer may still commit, and the partitions in it so far."""
+
+    partitions: frozenset[TopicPartition]
+    started_ms: int
 
 
 class OtherTransactions:
@@ -44,20 +51,27 @@ class OtherTransactions:
         return ListTransactionsRequest.API_KEY in offered_versions(self._client())
 
     def touched_by(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """The partitions in a producer's open transaction; empty if none is open, or none is known.
+        """The partitions in a producer's open transaction; empty if none is open or known."""
+        found = self.open_transaction(transactional_id)
+        return frozenset() if found is None else found.partitions
+
+    def open_transaction(self, transactional_id: str) -> OpenTransaction | None:
+        """A producer's open transaction; None if none is open, or none is known.
 
         A transaction that is decided, but has markers still to be written, is not open.
         """
         try:
             found = self._client().describe_transactions([transactional_id])[transactional_id]
         except kafka_errors.TransactionalIdNotFoundError:
-            return frozenset()
+            return None
         except kafka_errors.KafkaError as error:
             self._failed(error)
-            return frozenset()
+            return None
         if getattr(found.state, "value", found.state) != _ONGOING:
-            return frozenset()
-        return frozenset(found.topic_partitions)
+            return None
+        return OpenTransaction(
+            frozenset(found.topic_partitions), found.transaction_start_time_ms or -1
+        )
 
     def open_of(self, group_id: str) -> frozenset[str]:
         """Return the group's transactional ids with an open transaction; empty if that fails.

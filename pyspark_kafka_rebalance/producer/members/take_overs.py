@@ -4,7 +4,9 @@ Outline of a round, for all source partitions that wait:
 
 1. Who owned it last? The metadata of the group's offset name the owner's transactional id. If that
    producer has an open transaction that touches the source partition, it can never be committed any
-   more. It is aborted (that producer is fenced) instead of waiting for its timeout.
+   more. It is aborted (that producer is fenced) instead of waiting for its timeout. With
+   transactions v2, a producer announces its source partitions once its first record is written: if
+   the open transaction has none of the group's, it is aborted if that is still so a while later.
 2. Is the group's offset stable? It is unstable while a transaction is undecided that the group
    accepted before the source partition moved (KIP-447). A transaction that was not accepted by then
    never will be. So once the offset is stable, everything that counts is in the log.
@@ -21,6 +23,7 @@ the meantime is dropped.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 from kafka import errors as kafka_errors
@@ -32,13 +35,16 @@ from ...fetch.offset_range import OffsetRange
 from ..options import ProducerOptions
 from ..restart_points import RestartPoint, key_of, last_of
 from .member import ProducerMember
-from .other_transactions import OtherTransactions
+from .other_transactions import OpenTransaction, OtherTransactions
 
 log = logging.getLogger(__name__)
 
 #: Time until the next round: a marker takes a few milliseconds to be written.
 _AGAIN_S = 0.01
 _AFTER_A_FAILURE_S = 0.2
+
+#: Until then, a producer that lives has announced its source partitions, or begun another one.
+_ANNOUNCED_WITHIN_S = 3.0
 
 _ASK_MS = 5_000
 _FENCE_S = 10.0
@@ -74,6 +80,8 @@ class TakeOvers:
         self._waiting = waiting
         self._found = found
         self._others = OtherTransactions(options.client)
+        #: By transactional id: when it started, and when to look at it again.
+        self._unannounced: dict[str, tuple[int, float]] = {}
         self._fetcher = RangeFetcher(
             options.client, isolation_level="read_committed", fail_on_data_loss=False
         )
@@ -84,9 +92,10 @@ class TakeOvers:
 
     def tick(self) -> float | None:
         """Run one round; return the seconds until the next, or None if nothing waits."""
+        self._fence_unannounced()
         waiting = self._waiting()
         if not waiting:
-            return None
+            return self._next_look_s()
         try:
             self._fence_former_owners(waiting)
             found = self._read(waiting)
@@ -97,7 +106,7 @@ class TakeOvers:
             return _AFTER_A_FAILURE_S
         for p, (point, after) in found.items():
             self._found(p, waiting[p], point, after)
-        return _AGAIN_S if self._waiting() else None
+        return _AGAIN_S if self._waiting() else self._next_look_s()
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,20 +120,45 @@ class TakeOvers:
                 former.setdefault(told.metadata, set()).add(p)
         for transactional_id, partitions in former.items():
             mine = {TopicPartition(self._topic, p) for p in partitions & self._waiting().keys()}
-            if not mine & self._others.touched_by(transactional_id):
-                continue
-            # Correctness does not need this check. But a member that is not certain to own what it
-            # takes over might fence the member that does.
-            if self._member.may_hand_out():
-                done = self._others.fence(transactional_id, _FENCE_S)
-                log.warning(
-                    "topic %s: the open transaction of %s, which owned source partitions %s "
-                    "before, is %s",
-                    self._topic,
-                    transactional_id,
-                    sorted(p.partition for p in mine),
-                    "aborted" if done else "left to its timeout",
+            found = self._others.open_transaction(transactional_id)
+            if found is not None and self._is_unannounced(found):
+                again_at = time.monotonic() + _ANNOUNCED_WITHIN_S
+                self._unannounced.setdefault(transactional_id, (found.started_ms, again_at))
+            elif found is not None and mine & found.partitions:
+                self._fence(
+                    transactional_id, f"source partitions {sorted(p.partition for p in mine)}"
                 )
+
+    def _fence_unannounced(self) -> None:
+        now = time.monotonic()
+        for transactional_id, (started_ms, again_at) in list(self._unannounced.items()):
+            if again_at > now:
+                continue
+            del self._unannounced[transactional_id]
+            found = self._others.open_transaction(transactional_id)
+            if found is None or found.started_ms != started_ms or not self._is_unannounced(found):
+                continue
+            self._fence(transactional_id, "source partitions")
+
+    def _is_unannounced(self, found: OpenTransaction) -> bool:
+        return all(partition.topic != self._topic for partition in found.partitions)
+
+    def _next_look_s(self) -> float | None:
+        times = [again_at for _, again_at in self._unannounced.values()]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _fence(self, transactional_id: str, owned: str) -> None:
+        # Correctness does not need this check. But a member that is not certain to own what it
+        # takes over might fence the member that does.
+        if self._member.may_hand_out():
+            done = self._others.fence(transactional_id, _FENCE_S)
+            log.warning(
+                "topic %s: the open transaction of %s, which owned %s before, is %s",
+                self._topic,
+                transactional_id,
+                owned,
+                "aborted" if done else "left to its timeout",
+            )
 
     def _read(self, waiting: dict[int, int]) -> dict[int, tuple[RestartPoint | None, int]]:
         stable = self._member.stable_offsets(waiting)
