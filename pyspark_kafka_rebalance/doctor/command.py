@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError
-from ..settings.arguments import utf8
 from ..settings.command_line import drop_output
+from ..settings.names import utf8
 from .facts import BrokerFacts, PythonFacts
 from .findings import Finding, Level, fail, hint, total
 from .judgement import (

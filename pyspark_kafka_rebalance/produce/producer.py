@@ -613,6 +613,8 @@ class Producer:
 
     def _opened(self, topic: str, transaction: int | None, at_least: int = 1) -> OpenBatches:
         """The open batches of a topic, as soon as metadata says that it has so many partitions."""
+        if not isinstance(topic, str):
+            raise TypeError(f"topic {topic!r}; allowed: a string")
         batches = self._delivery.open_topic(topic)
         if batches is not None and batches.partitions >= at_least:
             return batches

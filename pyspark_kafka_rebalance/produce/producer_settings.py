@@ -12,6 +12,7 @@ from kafka import KafkaProducer
 from ..errors import OptionError
 from ..fetch.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from ..settings.bootstrap_servers import without_empty_servers
+from ..settings.names import NAMES, is_name
 from .delivery import DeliverySettings
 from .encoder.settings import MOST_BYTES, EncoderSettings
 from .outbox import Backoff
@@ -90,8 +91,8 @@ class ProducerSettings:
     def checked(cls, transactional_id: str | None, config: Mapping[str, Any]) -> ProducerSettings:
         """Check the settings; OptionError names what is wrong, and what is allowed."""
         given = without_empty_servers(config)
-        if transactional_id is not None and not transactional_id:
-            raise OptionError("transactional_id", transactional_id, "a name, or None")
+        if transactional_id is not None and not is_name(transactional_id):
+            raise OptionError("transactional_id", transactional_id, f"None, or {NAMES}")
         _refuse_unknown(given)
         values = {**KafkaProducer.DEFAULT_CONFIG, "batch_size": _BATCH_SIZE}
         values |= {"linger_ms": _LINGER_MS, "buffer_memory": _BUFFER_MEMORY, **given}

@@ -13,6 +13,7 @@ from ..consumer.configuration import CONSUMER_HEARTBEAT_INTERVAL_MS
 from ..errors import OptionError
 from ..produce.producer_settings import ProducerSettings
 from ..settings.bootstrap_servers import without_empty_servers
+from ..settings.names import NAMES, TOPIC_NAMES, is_name, is_topic_name
 from .restart_points import topic_of
 
 #: kafka-python's default, and Java's.
@@ -99,8 +100,16 @@ class ProducerOptions:
         **config: Any,
     ) -> ProducerOptions:
         """Check the options; OptionError names what is wrong, and what is allowed."""
-        if not group_id or not isinstance(group_id, str):
-            raise OptionError("group_id", group_id or None, "the name of the producer group")
+        if not is_name(group_id):
+            raise OptionError("group_id", group_id or None, f"the producer group, {NAMES}")
+        if restart_topic is None and not is_topic_name(topic_of(group_id)):
+            raise OptionError(
+                "group_id",
+                group_id,
+                f"with the default restart_topic, {topic_of('')} and the group: {TOPIC_NAMES}",
+            )
+        if restart_topic is not None and not is_topic_name(restart_topic):
+            raise OptionError("restart_topic", restart_topic, TOPIC_NAMES)
         positive = {
             "source_partition_count": source_partition_count,
             "session_timeout_ms": session_timeout_ms,

@@ -288,6 +288,9 @@ class Transactions:
             boundaries.records += 1
             boundaries.last_points[source_partition] = restart_point
             return True
+        except BaseException:  # of a signal's handler, between the record and its restart point
+            self._doom_torn()
+            raise
         finally:
             lock.release()
 

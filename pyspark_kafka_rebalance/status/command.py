@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import KafkaRebalanceError
-from ..settings.arguments import utf8
 from ..settings.client_settings import CONNECTION_SETTINGS
 from ..settings.command_line import (
     DONE,
@@ -28,6 +27,7 @@ from ..settings.command_line import (
     print_what_the_encoding_has,
     seconds,
 )
+from ..settings.names import utf8
 from .look import GroupLook
 from .screen import lines, live_table
 from .table import as_json, as_text

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import KafkaRebalanceError
-from ..settings.arguments import utf8
 from ..settings.command_line import (
     DONE,
     FAILED,
@@ -29,6 +28,7 @@ from ..settings.command_line import (
     drop_output,
     print_what_the_encoding_has,
 )
+from ..settings.names import utf8
 from .aborting import abort
 from .look import Filters, TransactionsLook
 from .report import OPEN_STATES, STATES

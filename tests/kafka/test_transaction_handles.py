@@ -322,6 +322,37 @@ def interrupted_when(ready: Callable[[], object]) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_signal_between_a_record_and_its_restart_point(
+    cluster: LocalKafka, rows: str, producers: MakeProducer
+) -> None:
+    """The record was committed with the restart point before it, and came twice."""
+    group = producers(1)
+    group.subscribe()
+    group.send(rows, b"0", source_partition=0, restart_point="1")
+    transaction = group._transactions._writer.transaction
+    assert transaction is not None
+    append = transaction.at_once[rows]
+
+    def interrupted(*record: Any) -> bool:
+        if append(*record):
+            raise KeyboardInterrupt
+        return False
+
+    transaction.at_once[rows] = interrupted
+    n = 1
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        while n < 10_000:
+            group.send(rows, b"%d" % n, source_partition=0, restart_point=f"{n + 1}")
+            n += 1
+    with pytest.raises(TransactionAbortedError, match="interrupted"):
+        group.commit_transaction()
+    poll_until(lambda: group.restart_points == {0: None}, group)
+    for n in range(3):
+        group.send(rows, b"%d" % n, source_partition=0, restart_point=f"{n + 1}")
+    group.commit_transaction()
+    assert read_committed(cluster, rows) == [b"0", b"1", b"2"]
+
+
 def test_close_ends_what_a_torn_producer_left_open(
     cluster: LocalKafka, rows: str, producers: MakeProducer
 ) -> None:

@@ -50,9 +50,10 @@ def test_what_is_refused(name: str, value: object) -> None:
         Producer("id", **{name: value})
 
 
-def test_a_transactional_id_has_a_name() -> None:
+@pytest.mark.parametrize("name", ["", "x" * 32_768, "\ud800", b"id", 5])
+def test_a_transactional_id_is_a_name(name: Any) -> None:
     with pytest.raises(OptionError, match="transactional_id"):
-        Producer("")
+        Producer(name)
 
 
 def test_the_defaults() -> None:

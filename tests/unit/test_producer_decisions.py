@@ -309,3 +309,22 @@ def test_progress_is_a_table() -> None:
         "0                 -              0        0.0        -",
         "2 (revoking)      12:34:00       1200     40.0       0.2 s ago",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(
+            ("group_id", name)
+            for name in ("", 5, "a b", "a/b", "\u65e5\u672c", "g" * 233, "\ud800")
+        ),
+        *(("restart_topic", name) for name in ("a b", "t" * 250, "..", 5)),
+    ],
+)
+def test_names_that_kafka_refuses(option: str, value: Any) -> None:
+    """Before anything connects; a group that makes no topic name can have its topic named."""
+    given = {"group_id": "g", "source_partition_count": 1, option: value}
+    with pytest.raises(OptionError, match=option):
+        ProducerOptions.checked(**given)
+    if option == "group_id" and isinstance(value, str) and value not in ("", "\ud800"):
+        assert ProducerOptions.checked(**given, restart_topic="t").topic == "t"
