@@ -399,8 +399,8 @@ _ANOTHER_HAS_IT = (
 _OF_THE_PRODUCER: Mapping[Errors, str] = {
     Errors.INVALID_PRODUCER_EPOCH: _ANOTHER_HAS_IT,
     Errors.PRODUCER_FENCED: _ANOTHER_HAS_IT,
-    Errors.INVALID_TXN_STATE: "the coordinator has no such open transaction: it was open for longer "
-    "than transaction_timeout_ms, or somebody aborted it",
+    Errors.INVALID_TXN_STATE: "the coordinator has no such open transaction: it was open for "
+    "longer than transaction_timeout_ms, or somebody aborted it",
 }
 _OF_A_PRODUCER_ID: Mapping[Errors, str] = {
     Errors.UNSUPPORTED_VERSION: "transaction.version was downgraded since the last transaction: "
