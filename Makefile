@@ -35,7 +35,8 @@ CLUSTER_TESTS := $(addprefix tests/spark/,test_source.py test_triggers.py test_g
 # Those that between them make every call of Spark's to a source, in batches and streams.
 CALL_TESTS = $(CLUSTER_TESTS) tests/spark/test_assign.py $(filter tests/unit/%,$(SOURCE_TESTS))
 # What an installation is made from.
-INSTALLED := setup.cfg setup.py pyproject.toml $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c)
+INSTALLED := setup.cfg setup.py pyproject.toml \
+  $(wildcard pyspark_kafka_rebalance/fetch/_record_batch.c pyspark_kafka_rebalance/produce/encoder/_encoder.c)
 CLANG ?= $(firstword $(foreach name,clang clang-19 clang-16 clang-14,$(shell command -v $(name))))
 SOURCES := $(wildcard pyspark_kafka_rebalance tests demos measuring benchmarks examples notebooks docs)
 export PYTHONUNBUFFERED := 1
@@ -61,8 +62,19 @@ define INSTALL
 	@touch $@
 endef
 
+# The encoder's file includes the decoder's, and uses a part of it.
+define FUZZ
+	mkdir -p build/fuzz/$(1)/corpus && $(PY) -m tests.fuzz.seeds $(1) build/fuzz/$(1)/seeds && \
+	$(CLANG) -std=c11 -g -O1 -Wall -Wextra -Werror -Wno-unused-function \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	  tests/fuzz/$(2).c -o build/fuzz/$(1)/$(2) && \
+	echo "== fuzzing the compiled $(1) under AddressSanitizer" && \
+	cd build/fuzz/$(1) && ./$(2) -max_len=4096 -print_final_stats=1 -verbosity=0 \
+	  $(or $(ARGS),-max_total_time=60) corpus seeds
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
+.PHONY: help demo demo-catch-up demo-producers notebook test test-unit test-kafka test-spark test-chaos soak test-oldest test-oldest-calls test-core test-cluster test-notebook test-old-client lint fuzz docs wheel wheels bench-throughput bench-decode bench-encode bench-latency bench-start bench-control bench-memory bench-handover bench-rebalance bench-catch-up bench-ordered bench-event-time bench-producers bench-metrics jars venv clean
 .DELETE_ON_ERROR:
 
 help: ## List the targets
@@ -155,17 +167,11 @@ lint: $(VENV)/.dev ## Check style and types
 	@$(PY) -m ruff format --check $(SOURCES)
 	@$(PY) -m mypy --strict
 
-fuzz: $(VENV)/.dev ## Fuzz the compiled decoder for a minute, with clang (ARGS=-max_total_time=3600)
+fuzz: $(VENV)/.dev ## Fuzz the compiled decoder and encoder for a minute each, with clang (ARGS=-max_total_time=3600)
 	@test -n "$(CLANG)" || \
 	  { echo "clang with its sanitizers is missing (Debian, Ubuntu: apt install clang)" >&2; exit 1; }
-	@mkdir -p build/fuzz
-	@$(PY) -m tests.fuzz.seeds build/fuzz/seeds
-	@$(CLANG) -std=c11 -g -O1 -Wall -Wextra -Werror -fsanitize=fuzzer,address,undefined \
-	  -fno-sanitize-recover=undefined tests/fuzz/fuzz_record_batch.c -o build/fuzz/fuzz_record_batch
-	@echo "== fuzzing the compiled decoder under AddressSanitizer"
-	@mkdir -p build/fuzz/corpus
-	@cd build/fuzz && ./fuzz_record_batch -max_len=4096 -print_final_stats=1 -verbosity=0 \
-	  $(or $(ARGS),-max_total_time=60) corpus seeds
+	@$(call FUZZ,decoder,fuzz_record_batch)
+	@$(call FUZZ,encoder,fuzz_encoder)
 
 # What the docs link to is there as in a checkout.
 docs: $(VENV)/.docs ## Build the docs site into build/site, links checked (ARGS="--quiet")
@@ -198,6 +204,10 @@ bench-decode: $(VENV)/.bench ## Measure record batches to Arrow beside other cli
 	@$(FETCH_JARS)
 	@echo "== decoders, about five minutes"
 	@$(PY) -m benchmarks.decode $(ARGS)
+
+bench-encode: $(VENV)/.bench ## Measure records to record batches beside kafka-python's builder (ARGS="--codecs none,lz4")
+	@echo "== encoders, about a minute"
+	@$(PY) -m benchmarks.encode $(ARGS)
 
 bench-latency: $(VENV)/.bench ## Measure small micro-batches beside Spark's built-in Kafka source
 	@$(FETCH_JARS) --peer
@@ -237,9 +247,9 @@ bench-event-time: $(VENV)/.bench ## Measure reading in order of timestamps in Sp
 	@echo "== in order of timestamps, about ten minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.event_time $(ARGS)
 
-bench-producers: $(VENV)/.bench ## Measure producer groups beside kafka-python's transactional producer, and their hand-overs (ARGS="--what connect --runs 3": beside Kafka Connect)
+bench-producers: $(VENV)/.bench ## Measure producer groups beside other transactional producers, and their hand-overs (ARGS="--what connect --runs 3": beside Kafka Connect)
 	@$(FETCH_JARS)
-	@echo "== producer groups, about four minutes"
+	@echo "== producer groups, about ten minutes"
 	@$(WITH_JAVA) $(PY) -m benchmarks.producers $(ARGS)
 
 bench-metrics: $(VENV)/.bench ## Measure what OpenTelemetry's metrics cost a consumer
@@ -258,7 +268,7 @@ jars: $(VENV)/.demo ## Fetch Kafka's jars, once; they are cached by version (ARG
 venv: $(VENV)/.dev ## Make the virtual environment with everything for development
 
 clean: ## Remove the virtual environment and everything that was made (not Kafka's jars)
-	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pyspark_kafka_rebalance/fetch/*.so pyspark_kafka_rebalance/produce/encoder/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find pyspark_kafka_rebalance tests demos measuring benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is newer than what it was made from. A venv that was left half made is made again.

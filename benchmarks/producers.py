@@ -1,16 +1,17 @@
 """The cost of a producer group, and of a rebalance for its members.
 
-Throughput: records per second compared with kafka-python's plain transactional producer. One source
-partition, one topic of six partitions, one broker. Each form sends the same records for the same
-time, in transactions of the same length; the forms take turns, and ratios are taken within a round.
-The plain producer begins and commits transactions without restart points.
+Throughput: records per second of ``send`` and ``send_batch``, kafka-python, confluent-kafka and
+Java's performance test, each in a process of its own. One source partition, one topic of six
+partitions, one broker. Each form sends the same records for the same time, in transactions of the
+same length; the forms take turns, and ratios are taken within a round. The others commit no restart
+points.
 
 Hand-over: members in their own processes share twelve source partitions, join and leave. Measures
 the time from the old owner's last commit of a source partition to the new owner's first record, and
 the longest silence of source partitions that stay, compared with that in the calm before.
 
-Connect: lines of a file by the example of a folder's files, and by Kafka Connect's file source with
-exactly-once support. Only if asked for: it fetches Connect's jars.
+Connect: lines of a file by a producer group, and by Kafka Connect's file source with exactly-once
+support. Only if asked for: it fetches Connect's jars.
 
 Prints tables and a line of JSON.
 """
@@ -21,39 +22,52 @@ import argparse
 import json
 import logging
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from kafka import KafkaProducer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pyspark_kafka_rebalance import ProducerGroup
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .connect.report import compare_paces, compare_silences
 from .machine import about_this_machine
+from .producer_forms import BATCH_BYTES, FORMS, LINGER_MS, Figures, Task, run
 from .producer_hand_overs import PROTOCOLS, HandOvers, measured_hand_overs
 
-#: The share of the plain producer's records per second.
-GOAL = 0.9
-#: The share that transactions of 100 ms must reach of the rate of transactions of a second.
-GOAL_SHORT = 0.9
+#: One form, another, and how many times as fast it must be.
+GOALS = (
+    ("send", "kafka-python", 6.0),
+    ("send_batch", "confluent-kafka", 1.0),
+    ("send_batch", "confluent-kafka produce_batch", 1.0),
+    ("send_batch", "perf-test", 1.0),
+)
+#: The columns of a table with their digits; those with -1 are shown in another way.
+_COLUMNS = {
+    "records_per_s": -1,
+    "cpu_us": 2,
+    "broker_cpu_us": 2,
+    "commit_ms": 0,
+    "peak_mib": 0,
+}
+PARTITIONS = 6
 #: The median hand-over in heartbeat intervals.
 GOAL_HAND_OVER = 1.3
 #: The longest silence during a rebalance, as a multiple of that before.
 GOAL_SILENCE = 2.0
-_TOPIC = "rows"
 _LONG_MS, _SHORT_MS = 1_000, 100
-
-#: A function that sends a record, and one that commits the transaction.
-Form = tuple[Callable[[bytes], Any], Callable[[int], None]]
+#: Figures of large files are of no use to anyone after their run.
+_BROKER = {
+    "log.segment.delete.delay.ms": 100,
+    "log.segment.bytes": 100_000_000,
+    "log.retention.bytes": 500_000_000,
+    "log.retention.check.interval.ms": 5_000,
+}
+#: The heap and collector of kafka-server-start.sh.
+_JAVA = ("-Xmx1G", "-Xms1G", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 
 
 def main() -> None:
@@ -65,17 +79,21 @@ def main() -> None:
         help="may be repeated; default: the first two",
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="of each run")
-    parser.add_argument("--bytes", type=int, default=100, help="of a value")
-    parser.add_argument("--runs", type=int, default=7, help="connect: 3 will do")
-    parser.add_argument("--lines", type=int, default=500_000, help="of the file; connect alone")
+    parser.add_argument("--bytes", type=int, nargs="+", default=[100, 1_000], help="of a value")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--lines", type=int, default=4_000_000, help="of the file, which grows if that is too few"
+    )
+    parser.add_argument("--folder", help="of the broker; by default a temporary one")
     given = parser.parse_args()
     what = given.what or ["throughput", "hand-overs"]
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    console = Console()
+    console = Console(width=110)
     told: dict[str, Any] = {}
-    with LocalKafka() as kafka:
+    with LocalKafka(broker_config=_BROKER, java_options=_JAVA, folder=given.folder) as kafka:
         if "throughput" in what:
-            told |= throughput(console, kafka, b"x" * given.bytes, given.seconds, given.runs)
+            told |= throughput(console, kafka, given)
         if "hand-overs" in what:
             with tempfile.TemporaryDirectory() as work:
                 found = {p: measured_hand_overs(kafka, p, Path(work)) for p in PROTOCOLS}
@@ -88,108 +106,89 @@ def main() -> None:
     print(json.dumps(told))
 
 
-def throughput(
-    console: Console, kafka: LocalKafka, value: bytes, seconds: float, runs: int
-) -> dict[str, Any]:
-    """Measure all forms in turns, after a first round that only warms up."""
-    kafka.create_topic(_TOPIC, 6)
-    rates: dict[str, list[float]] = {}
-    cpu_us: dict[str, list[float]] = {}
-    for run in range(-1, runs):
-        for interval_ms in (_LONG_MS, _SHORT_MS):
-            forms = [("plain", plain), ("group", group)]
-            for name, form in forms if run % 2 else reversed(forms):
-                with form(kafka.bootstrap_servers) as (send, commit):
-                    rate, cpu = measured(send, commit, value, seconds, interval_ms)
-                if run >= 0:
-                    key = f"{name}, {interval_ms} ms"
-                    rates.setdefault(key, []).append(rate)
-                    cpu_us.setdefault(key, []).append(cpu)
-    return report_throughput(console, rates, cpu_us)
-
-
-def measured(
-    send: Callable[[bytes], Any],
-    commit: Callable[[int], None],
-    value: bytes,
-    seconds: float,
-    interval_ms: int,
-) -> tuple[float, float]:
-    """Records per second, including commits, and microseconds of CPU time per record."""
-    sent = 0
-    began, cpu_began = time.perf_counter(), time.process_time()
-    while (now := time.perf_counter()) < began + seconds:
-        until = now + interval_ms / 1000
-        while time.perf_counter() < until:
-            for _ in range(50):
-                send(value)
-            sent += 50
-        commit(sent)
-    took, cpu = time.perf_counter() - began, time.process_time() - cpu_began
-    return sent / took, cpu / sent * 1e6
-
-
-@contextmanager
-def plain(servers: str) -> Iterator[Form]:
-    """kafka-python's own producer."""
-    producer = KafkaProducer(
-        bootstrap_servers=servers, transactional_id=uuid.uuid4().hex, linger_ms=5
-    )
-    producer.init_transactions()
-    producer.begin_transaction()
-
-    def commit(_: int) -> None:
-        producer.commit_transaction()
-        producer.begin_transaction()
-
-    try:
-        yield (lambda value: producer.send(_TOPIC, value)), commit
-    finally:
-        producer.close()
-
-
-@contextmanager
-def group(servers: str) -> Iterator[Form]:
-    """A member that owns the whole source."""
-    with ProducerGroup(uuid.uuid4().hex, 1, bootstrap_servers=servers, linger_ms=5) as member:
-        member.subscribe()
-
-        def commit(restart_point: int) -> None:
-            member.commit_transaction(str(restart_point))
-
-        yield (lambda value: member.send(_TOPIC, value, source_partition=0)), commit
+def throughput(console: Console, kafka: LocalKafka, given: argparse.Namespace) -> dict[str, Any]:
+    """Measure all forms in turns, after a round that only warms the broker up."""
+    broker = kafka.pid()
+    assert broker is not None
+    found: dict[tuple[int, int, str], list[Figures]] = {}
+    for turn in range(-1, given.runs):
+        for size in given.bytes:
+            for interval_ms in (_LONG_MS, _SHORT_MS):
+                forms = list(given.forms)
+                for form in forms if turn % 2 else reversed(forms):
+                    topic = f"rows-{uuid.uuid4().hex[:8]}"
+                    kafka.create_topic(topic, PARTITIONS)
+                    task = Task(
+                        form,
+                        kafka.bootstrap_servers,
+                        topic,
+                        size,
+                        interval_ms,
+                        given.seconds,
+                        broker,
+                    )
+                    figures = run(task)
+                    kafka.delete_topic(topic)
+                    if turn >= 0:
+                        found.setdefault((size, interval_ms, form), []).append(figures)
+    return report_throughput(console, found)
 
 
 def report_throughput(
-    console: Console, rates: dict[str, list[float]], cpu_us: dict[str, list[float]]
+    console: Console, found: dict[tuple[int, int, str], list[Figures]]
 ) -> dict[str, Any]:
     """Report medians; ratios are medians of the rounds' ratios, which other load affects less."""
+    console.print(
+        f"{PARTITIONS} partitions, linger {LINGER_MS} ms, acks=all, no compression; "
+        f"send and send_batch with their defaults, the others with batches of {BATCH_BYTES:,} B"
+    )
+    told: dict[str, Any] = {"settings": {"partitions": PARTITIONS, "batch_bytes": BATCH_BYTES}}
+    for size in dict.fromkeys(size for size, _, _ in found):
+        table = Table(box=SIMPLE_HEAD, title=f"records of {size:,} B")
+        columns = ("", "transactions", "records/s", "MB/s", "1 s = 1", "CPU µs", "broker", "commit")
+        for column in (*columns, "MiB"):
+            table.add_column(column, justify="right" if column else "left")
+        for (of, interval_ms, form), each in found.items():
+            if of != size:
+                continue
+            short = median_ratio(each, found[size, _LONG_MS, form])
+            middle = {name: median(getattr(one, name) for one in each) for name in _COLUMNS}
+            rate = middle["records_per_s"]
+            table.add_row(
+                form,
+                f"{interval_ms} ms",
+                f"{rate:,.0f}",
+                f"{rate * size / 1e6:.0f}",
+                "" if interval_ms == _LONG_MS else f"{short:.2f}",
+                *(_shown(middle[name], digits) for name, digits in _COLUMNS.items() if digits >= 0),
+            )
+            told[f"{form}, {size} B, {interval_ms} ms"] = middle | {"to a second's": short}
+        console.print(table)
+        told |= report_ratios(console, size, found)
+    return told
 
-    def ratio(of: str, to: str) -> float:
-        return median(a / b for a, b in zip(rates[of], rates[to], strict=True))
 
-    ratios = {
-        f"group / plain, {ms} ms": ratio(f"group, {ms} ms", f"plain, {ms} ms")
-        for ms in (_LONG_MS, _SHORT_MS)
-    }
-    ratios["group, 100 ms / 1000 ms"] = ratio("group, 100 ms", "group, 1000 ms")
-    ratios["plain, 100 ms / 1000 ms"] = ratio("plain, 100 ms", "plain, 1000 ms")
-    goals = dict.fromkeys(ratios, f"≥ {GOAL:g}")
-    goals["group, 100 ms / 1000 ms"] = f"≥ {GOAL_SHORT:g}"
-    goals["plain, 100 ms / 1000 ms"] = ""
-    table = Table(box=SIMPLE_HEAD, title="producer groups, transactions by length")
-    for column in ("", "records/s", "CPU µs", "ratio", "goal"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, each in rates.items():
-        table.add_row(name, f"{median(each):,.0f}", f"{median(cpu_us[name]):.1f}", "", "")
-    for name, found in ratios.items():
-        table.add_row(name, "", "", f"{found:.2f}", goals[name])
-    console.print(table)
-    return {
-        "rates": {name: median(each) for name, each in rates.items()},
-        "cpu_us": {name: median(each) for name, each in cpu_us.items()},
-        "ratios": ratios,
-    }
+def report_ratios(
+    console: Console, size: int, found: dict[tuple[int, int, str], list[Figures]]
+) -> dict[str, float]:
+    """Report how we compare with others, in transactions of a second."""
+    ratios = {}
+    for ours, other, goal in GOALS:
+        one, another = found.get((size, _LONG_MS, ours)), found.get((size, _LONG_MS, other))
+        if one and another:
+            ratios[f"{ours} / {other}, {size} B"] = median_ratio(one, another)
+            console.print(f"{ours} ÷ {other}: {median_ratio(one, another):.2f} (goal: ≥ {goal:g})")
+    return ratios
+
+
+def median_ratio(ours: list[Figures], others: list[Figures]) -> float:
+    """The median of the rounds' ratios of records per second."""
+    pairs = zip(ours, others, strict=True)
+    return median(one.records_per_s / other.records_per_s for one, other in pairs)
+
+
+def _shown(figure: float, digits: int) -> str:
+    return "" if figure < 0 else f"{figure:.{digits}f}"
 
 
 def report_hand_overs(console: Console, found: dict[str, HandOvers]) -> dict[str, Any]:

@@ -21,6 +21,10 @@ SMOOTH_BINS = round(SMOOTH_S / BIN_S) | 1
 
 INK = "#33383d"
 
+#: The distance of an event's name from the axes, and of two lines of names, in points.
+_ABOVE = 3
+_LINE = 12
+
 _PALETTE = 64  # colours, including the shades along edges and letters
 
 
@@ -35,13 +39,13 @@ def middles(edges: Sequence[float]) -> list[float]:
     return [(left + right) / 2 - edges[0] for left, right in pairwise(edges)]
 
 
-def name_above(axes: Any, name: str, at: float) -> None:
-    """Write the event's name above the axes, at this position on the time axis."""
-    axes.annotate(
+def name_above(axes: Any, name: str, at: float) -> Any:
+    """Write the event's name above the axes, at this position on the time axis; return it."""
+    return axes.annotate(
         name,
         (at, 1.0),
         xycoords=("data", "axes fraction"),
-        xytext=(0, 3),
+        xytext=(0, _ABOVE),
         textcoords="offset points",
         ha="center",
         va="bottom",
@@ -95,14 +99,26 @@ def save_stacked(
         one.spines[["top", "right"]].set_visible(False)
         one.tick_params(colors=INK, labelsize=9)
         one.set_xlim(0, seconds)
-    for name, at in marks.items():
-        name_above(top, name, at)
+    lines = _names_above(figure, top, marks)
     bottom.set_xlabel("seconds", color=INK)
     figure.suptitle(title, x=0.01, ha="left", fontsize=14, color=INK, weight="bold")
-    top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=24)
+    top.set_title(subtitle, loc="left", fontsize=10, color=INK, pad=12 + lines * _LINE)
     handles, labels = top.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10, frameon=False)
     save_png(path, figure)
+
+
+def _names_above(figure: Any, axes: Any, marks: Mapping[str, float]) -> int:
+    """Write the events' names, those that would meet another on a line above; return the lines."""
+    written = [name_above(axes, *mark) for mark in sorted(marks.items(), key=lambda mark: mark[1])]
+    figure.draw_without_rendering()
+    ends: list[float] = []
+    for name in written:
+        extent = name.get_window_extent()
+        line = next((n for n, end in enumerate(ends) if end < extent.x0), len(ends))
+        ends[line : line + 1] = [extent.x1]
+        name.xyann = (0, _ABOVE + line * _LINE)
+    return max(1, len(ends))
 
 
 def save_png(path: Path, figure: Any) -> None:

@@ -23,8 +23,10 @@ _PUBLIC = {
     "OptionError": "errors",
     "PartitionsLostError": "errors",
     "RecordDeserializationError": "errors",
+    "RecordTooLargeError": "errors",
     "SeveralOptionsError": "errors",
     "TransactionAbortedError": "errors",
+    "TransactionInDoubtError": "errors",
     "UnreadableRecordError": "errors",
     "UnsupportedBrokerError": "errors",
     "AsyncDeferredRevokeConsumer": "consumer.aio.asynchronous",
@@ -34,16 +36,22 @@ _PUBLIC = {
     "TimestampOrderedRecords": "consumer.ordered.ordered_records",
     "FetchMetadata": "consumer.fetch_metadata",
     "PollResult": "consumer.poll_result",
+    "Producer": "produce.producer",
+    "RecordPosition": "produce.delivery",
+    "Transaction": "produce.producer",
+    "AsyncGroupTransaction": "producer.asynchronous",
     "AsyncProducerGroup": "producer.asynchronous",
-    "ProducerEvents": "producer.ownership",
+    "GroupTransaction": "producer.group",
+    "ProducerEvents": "producer.members.ownership",
     "ProducerGroup": "producer.group",
     "ProducerProgress": "producer.progress",
-    "ProducerRebalanceListener": "producer.listener",
+    "ProducerRebalanceListener": "producer.members.listener",
     "SourcePartitionProgress": "producer.progress",
     "RangeFetcher": "fetch.fetcher",
     "OffsetRange": "fetch.offset_range",
     "ConsumerSettings": "settings.typed_settings",
     "ProducerGroupSettings": "settings.typed_settings",
+    "ProducerSettings": "settings.typed_settings",
     "KafkaDeferredDataSource": "source.data_source",
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
@@ -76,20 +84,28 @@ if TYPE_CHECKING:
     from .errors import OptionError as OptionError
     from .errors import PartitionsLostError as PartitionsLostError
     from .errors import RecordDeserializationError as RecordDeserializationError
+    from .errors import RecordTooLargeError as RecordTooLargeError
     from .errors import SeveralOptionsError as SeveralOptionsError
     from .errors import TransactionAbortedError as TransactionAbortedError
+    from .errors import TransactionInDoubtError as TransactionInDoubtError
     from .errors import UnreadableRecordError as UnreadableRecordError
     from .errors import UnsupportedBrokerError as UnsupportedBrokerError
     from .fetch.fetcher import RangeFetcher as RangeFetcher
     from .fetch.offset_range import OffsetRange as OffsetRange
+    from .produce.delivery import RecordPosition as RecordPosition
+    from .produce.producer import Producer as Producer
+    from .produce.producer import Transaction as Transaction
+    from .producer.asynchronous import AsyncGroupTransaction as AsyncGroupTransaction
     from .producer.asynchronous import AsyncProducerGroup as AsyncProducerGroup
+    from .producer.group import GroupTransaction as GroupTransaction
     from .producer.group import ProducerGroup as ProducerGroup
-    from .producer.listener import ProducerRebalanceListener as ProducerRebalanceListener
-    from .producer.ownership import ProducerEvents as ProducerEvents
+    from .producer.members.listener import ProducerRebalanceListener as ProducerRebalanceListener
+    from .producer.members.ownership import ProducerEvents as ProducerEvents
     from .producer.progress import ProducerProgress as ProducerProgress
     from .producer.progress import SourcePartitionProgress as SourcePartitionProgress
     from .settings.typed_settings import ConsumerSettings as ConsumerSettings
     from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
+    from .settings.typed_settings import ProducerSettings as ProducerSettings
     from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.kafka_progress import kafka_progress as kafka_progress
     from .source.progress import progress as progress

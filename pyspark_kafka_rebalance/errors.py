@@ -115,16 +115,18 @@ class PartitionsLostError(KafkaRebalanceError):
 
 
 class TransactionAbortedError(KafkaRebalanceError):
-    """A producer group's transaction was not committed, and its records will never be read.
+    """A transaction was not committed, or had ended before the call; its records are never read.
 
-    To continue, read the source again from the restart points.
+    To continue, a producer group reads the source again from the restart points; a ``Producer``
+    repeats the transaction.
 
     Parameters
     ----------
     reason : str
         Why it was aborted.
     restart_points : dict of int to str or None
-        The source partitions that this member owns, with their last committed restart points.
+        The source partitions that a producer group's member owns, with their last committed restart
+        points; empty for a ``Producer``.
     """
 
     def __init__(self, reason: str, restart_points: dict[int, str | None]) -> None:
@@ -134,6 +136,15 @@ class TransactionAbortedError(KafkaRebalanceError):
 
     def __reduce__(self) -> tuple[type[TransactionAbortedError], tuple[str, dict[int, str | None]]]:
         return (type(self), (self.reason, self.restart_points))
+
+
+class TransactionInDoubtError(KafkaRebalanceError):
+    """It is not known whether a transaction was committed, and cannot be found out.
+
+    Its commit was sent twice, the first got no answer, the second was refused, and neither the
+    transaction's records nor its group's offsets show the outcome. Read the output with
+    ``read_committed`` before you write again.
+    """
 
 
 class UnreadableRecordError(KafkaRebalanceError):
@@ -218,6 +229,33 @@ class RecordDeserializationError(UnreadableRecordError):
 
     def __reduce__(self) -> tuple[type[RecordDeserializationError], tuple[str, int, int, str]]:
         return (type(self), (self.topic, self.partition, self.offset, self.reason))
+
+
+class RecordTooLargeError(KafkaRebalanceError):
+    """A record is larger than a request may be (``max.request.size``); it was not sent.
+
+    Parameters
+    ----------
+    topic, partition : str, int
+        Where it was to go.
+    size : int
+        The most bytes that it can take in a request, before compression.
+    limit : int
+        How many are allowed.
+    """
+
+    def __init__(self, topic: str, partition: int, size: int, limit: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"a record for {topic}-{partition} takes {size:,} bytes in a request; allowed: "
+            f"{limit:,} (max.request.size)"
+        )
+
+    def __reduce__(self) -> tuple[type[RecordTooLargeError], tuple[str, int, int, int]]:
+        return (type(self), (self.topic, self.partition, self.size, self.limit))
 
 
 class UnsupportedBrokerError(KafkaRebalanceError):

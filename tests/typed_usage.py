@@ -14,8 +14,10 @@ from pyspark_kafka_rebalance import (
     AsyncProducerGroup,
     ConsumerSettings,
     DeferredRevokeConsumer,
+    Producer,
     ProducerGroup,
     ProducerGroupSettings,
+    ProducerSettings,
     TimestampOrderedRecords,
 )
 
@@ -36,6 +38,9 @@ def what_is_right(read_from_a_file: dict[str, Any]) -> None:
     shared: ProducerGroupSettings = {"bootstrap_servers": "a:9092,b:9092", "restart_topic": "r"}
     ProducerGroup("g", 3, **shared)
     AsyncProducerGroup("g", 3, **shared)
+    for_writing: ProducerSettings = {"bootstrap_servers": "a:9092", "compression_type": "lz4"}
+    Producer("t", **for_writing)
+    Producer(buffer_memory=1_000_000, acks="all")
 
 
 def a_wrong_name() -> None:
@@ -44,6 +49,7 @@ def a_wrong_name() -> None:
     AsyncDeferredRevokeConsumer("t", group_id="g", sesion=1)  # type: ignore[call-arg]
     ProducerGroup("g", 3, sesion=1)  # type: ignore[call-arg]
     AsyncProducerGroup("g", 3, sesion=1)  # type: ignore[call-arg]
+    Producer("t", partitioner=hash)  # type: ignore[call-arg]
     ConsumerSettings(sesion=1)  # type: ignore[typeddict-unknown-key]
 
 
@@ -68,5 +74,6 @@ def what_polls_return(partition: TopicPartition) -> None:
 def what_the_clients_refuse() -> None:
     DeferredRevokeConsumer("t", enable_auto_commit=True)  # type: ignore[arg-type]
     DeferredRevokeConsumer("t", partition_assignment_strategy=())  # type: ignore[call-arg]
+    Producer(acks=1)  # type: ignore[arg-type]
     ProducerGroup("g", 3, acks=1)  # type: ignore[call-arg]
     ProducerGroup("g", 3, transactional_id="t")  # type: ignore[call-arg]

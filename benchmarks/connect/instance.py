@@ -1,7 +1,8 @@
 """One instance of examples/folder_of_files.py, in a process of its own.
 
-Runs the example itself, which commits after each read of up to 1,000 lines, or the same reads with
-automatic commits at an interval, like Connect's ``transaction.boundary=interval``.
+Runs the example itself, which commits after each read of up to 1,000 lines, or a loop that reads as
+fast as it can, with automatic commits at an interval, like Connect's
+``transaction.boundary=interval``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from pyspark_kafka_rebalance import PartitionsLostError, ProducerGroup, TransactionAbortedError
 
@@ -31,6 +34,7 @@ def run(settings: dict[str, Any]) -> None:
         arguments = ["--bootstrap-servers", settings["servers"]]
         arguments += ["--group-id", settings["group_id"]]
         arguments += ["--folder", settings["folder"], "--topic", settings["topic"]]
+        arguments += ["--blocks"] if settings["blocks"] else []
         example["main"](arguments)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -58,35 +62,43 @@ def run(settings: dict[str, Any]) -> None:
 
 
 class _Reads:
-    """Like the example's produce_lines, but notes how far it has read instead of committing."""
+    """Reads as the example's produce_blocks does, without keys, as Connect; commits come later."""
 
     def __init__(
         self, example: dict[str, Any], group: ProducerGroup, settings: dict[str, Any]
     ) -> None:
         self.behind: dict[int, str] = {}
-        self._lines_after = example["lines_after"]
-        self._lines_at_once = example["LINES_AT_ONCE"]
+        self._blocks_after = example["blocks_after"]
         self._group = group
         self._folder = Path(settings["folder"])
         self._topic = settings["topic"]
+        self._send = self._send_rows if settings["blocks"] else self._send_each
 
     def next(self) -> int:
         """Send the next lines of each source partition; return how many."""
         sent = 0
         for partition, point in self._group.restart_points.items():
             since = self.behind.get(partition, point)
-            lines = islice(self._lines_after(self._folder, partition, since), self._lines_at_once)
             with contextlib.suppress(PartitionsLostError):
-                for line, behind in lines:
+                for block, behind in islice(self._blocks_after(self._folder, partition, since), 1):
                     if partition not in self.behind:
                         print(READS, time.time(), flush=True)
-                    key = behind.rpartition(":")[0].encode()
-                    self._group.send(
-                        self._topic, line, key, source_partition=partition, restart_point=behind
-                    )
+                    lines = block.removesuffix(b"\n").split(b"\n")
+                    self._send(lines, partition, behind)
                     self.behind[partition] = behind
-                    sent += 1
+                    sent += len(lines)
         return sent
+
+    def _send_each(self, lines: list[bytes], partition: int, behind: str) -> None:
+        send, topic, last = self._group.send, self._topic, lines.pop()
+        for line in lines:
+            send(topic, line, source_partition=partition)
+        send(topic, last, source_partition=partition, restart_point=behind)
+        lines.append(last)
+
+    def _send_rows(self, lines: list[bytes], partition: int, behind: str) -> None:
+        rows = pa.table({"value": lines})
+        self._group.send_batch(self._topic, rows, source_partition=partition, restart_point=behind)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from kafka.structs import TopicPartition
 from pyspark_kafka_rebalance import DeferredRevokeConsumer
 from pyspark_kafka_rebalance.testing.processes.watched_process import WatchedProcess
 
+from ..producer_forms import cpu_s, peak_mib
 from . import instance
 from .worker import ConnectWorker
 
@@ -80,10 +81,13 @@ class Job:
 
 
 class Ours:
-    """An instance of the example."""
+    """An instance of the example, or of its loop with another interval."""
+
+    _blocks = False
 
     def __init__(self, name: str, job: Job, group_id: str) -> None:
         self._settings = {
+            "blocks": self._blocks,
             "servers": job.servers,
             "group_id": group_id,
             "folder": str(job.file.parent),
@@ -125,6 +129,12 @@ class Ours:
 
     def finish(self) -> None:
         self.kill()
+
+
+class OursInBlocks(Ours):
+    """The same, with ``send_batch``."""
+
+    _blocks = True
 
 
 class Connect:
@@ -176,6 +186,14 @@ class Connect:
 
 
 SIDES: dict[str, Callable[[str, Job, str], Side]] = {"producer group": Ours, "Connect": Connect}
+#: Also with blocks, where a transaction has as many lines as there are in its time.
+PACES: dict[str, Callable[[str, Job, str], Side]] = {
+    "send": Ours,
+    "send_batch": OursInBlocks,
+    "Connect": Connect,
+}
+#: A run lasts this long after its first line is visible.
+SECONDS = 8.0
 
 
 KILLED, STOPPED = "kill -9", "SIGTERM"
@@ -222,13 +240,13 @@ class Silence(NamedTuple):
 def write_file(file: Path, lines: int) -> None:
     """Write lines that begin with their number."""
     rest = "x" * (LINE_BYTES - _DIGITS - 2)
-    file.parent.mkdir()
+    file.parent.mkdir(exist_ok=True)
     with file.open("w") as out:
         out.writelines(f"{n:0{_DIGITS}d} {rest}\n" for n in range(lines))
 
 
-def pace(side: str, job: Job, lines: int) -> Pace:
-    """Measure one process from its start to the last line."""
+def pace(side: str, job: Job, lines: int) -> Pace | None:
+    """Measure one process from its start on; None if the file of so many lines is too short."""
     (reader,) = _sides(side, job, "a")
     seen: list[Seen] = []
     try:
@@ -236,21 +254,18 @@ def pace(side: str, job: Job, lines: int) -> Pace:
             started = latest = time.monotonic()
             reader.start()
             reader.begin()
-            while not seen or seen[-1].lines < lines:
+            while not seen or (seen[-1].lines < lines and latest < seen[0].at + SECONDS):
                 now = time.monotonic()
                 for at, count in visible.new():
-                    # A transaction of one second arrives in many fetches.
-                    if seen and at < latest + 0.3 * (job.interval_ms or 0) / 1000:
-                        seen[-1] = seen[-1]._replace(lines=count)
-                    else:
-                        seen.append(Seen(at, count, _cpu_s(reader.pid)))
+                    seen.append(Seen(at, count, cpu_s(reader.pid)))
                     latest = at
                 assert now < latest + _PATIENCE_S, f"{side} went no further"
-        peak = _peak_mib(reader.pid)
+        peak = peak_mib(reader.pid)
     finally:
         reader.finish()
-    assert len(seen) > 4, "too few transactions for a rate"
-    first, last = seen[0], seen[-2]
+    if seen[-1].lines >= lines and latest < seen[0].at + SECONDS / 2:
+        return None
+    first, last = _measured(seen, 0.3 * (job.interval_ms or 0) / 1000)
     records = last.lines - first.lines
     return Pace(
         first.at - started,
@@ -258,6 +273,23 @@ def pace(side: str, job: Job, lines: int) -> Pace:
         (last.cpu_s - first.cpu_s) / records * 1e6,
         peak,
     )
+
+
+def _measured(seen: list[Seen], apart_s: float) -> tuple[Seen, Seen]:
+    """The first transaction, and the last but one: another may have been cut off.
+
+    A transaction arrives in many fetches. If they follow each other without a break, the reader was
+    busy all the time.
+    """
+    transactions = seen[:1]
+    for before, fetch in pairwise(seen):
+        if fetch.at > before.at + apart_s:
+            transactions.append(fetch)
+        else:
+            transactions[-1] = transactions[-1]._replace(lines=fetch.lines)
+    if len(transactions) > 4:
+        return transactions[0], transactions[-2]
+    return seen[0], seen[-1]
 
 
 def silence(side: str, job: Job, how: str) -> Silence:
@@ -295,22 +327,11 @@ def silence(side: str, job: Job, how: str) -> Silence:
 
 def _sides(side: str, job: Job, *names: str) -> list[Side]:
     together = f"{side.split()[-1].lower()}-{uuid.uuid4().hex[:8]}"
-    return [SIDES[side](name, job, together) for name in names]
+    return [{**SIDES, **PACES}[side](name, job, together) for name in names]
 
 
 def _longest(times: list[float], since: float) -> float:
     return max(b - a for a, b in pairwise(times) if b > since)
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds of all threads of the process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_mib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 class _Visible:

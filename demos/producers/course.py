@@ -243,7 +243,7 @@ class Fleet:
             time.sleep(1)
         for name in sorted(self._running):
             self._instances[name].stop()
-            self._set_state(name, "stopped")
+            self._gone(name, "stopped")
         if lost:
             screen.say(f"after {_PATIENCE_S:g} s {lost:,} rows are still missing")
         self.course.verdicts = self._verdicts()

@@ -33,7 +33,7 @@ class Screen(LiveView[InstanceStatus]):
             title_justify="left",
             title_style="bold",
         )
-        table.add_column("instance")
+        table.add_column()  # the instance; with a heading, 80 columns are not enough
         table.add_column("state", min_width=9)
         table.add_column("tables", min_width=27)
         for name, width in {"rows/s": 6, "committed": 9, "aborted": 7}.items():

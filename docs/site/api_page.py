@@ -16,6 +16,7 @@ from pyspark_kafka_rebalance import metrics, testing
 TITLES = {
     "source": "Spark",
     "consumer": "Consumers",
+    "produce": "Producer",
     "producer": "Producer groups",
     "settings": "Settings",
     "fetch": "Ranges of offsets",

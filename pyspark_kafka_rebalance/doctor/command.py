@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import OptionError
-from ..settings.arguments import utf8
+from ..settings.command_line import drop_output
+from ..settings.names import utf8
 from .facts import BrokerFacts, PythonFacts
 from .findings import Finding, Level, fail, hint, total
 from .judgement import (
@@ -43,6 +44,9 @@ from .spark_probe import (
     spark_home,
 )
 
+#: What a variable each can switch off.
+_COMPILED = ("DECODER", "ENCODER")
+
 _BROKER_PATIENCE_MS = "10000"
 
 
@@ -51,9 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parse(arguments)
     try:
         return _print_findings(given) if given.command else _print_overview()
-    except BrokenPipeError:  # as with "| head": the output is no longer read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except BrokenPipeError:
+        return drop_output()
 
 
 def _print_overview() -> int:
@@ -122,8 +125,8 @@ def local_findings() -> Iterable[Finding]:
     environment = os.environ
     home = spark_home(environment, "")
     driver = ask_python(sys.executable, python_paths(home))
-    decoder = environment.get("PYSPARK_KAFKA_REBALANCE_DECODER", "")
-    yield from judge_driver(driver, os.getcwd(), decoder)
+    choices = (environment.get(f"PYSPARK_KAFKA_REBALANCE_{name}", "") for name in _COMPILED)
+    yield from judge_driver(driver, os.getcwd(), *choices)
     pyspark = driver.versions.get("pyspark")
     if pyspark is None:
         return

@@ -19,6 +19,7 @@ class PythonFacts:
     package_file: str = ""  #: where it was imported from; empty if it was not
     pyspark_file: str = ""  #: likewise
     decoder: bool = False  #: whether the compiled decoder can be imported
+    encoder: bool = False  #: likewise the encoder
     listed: frozenset[str] = frozenset()  #: the ``pyspark_*`` modules that Spark finds
     sources: frozenset[str] = frozenset()  #: the listed ones with a data source
     #: Why something could not be imported, by its name; ``start`` if Python did not run.

@@ -35,11 +35,12 @@ def numbers_of(version: str) -> tuple[int, ...]:
 
 
 def judge_driver(
-    facts: PythonFacts, working_directory: str, decoder_choice: str
+    facts: PythonFacts, working_directory: str, decoder_choice: str, encoder_choice: str = ""
 ) -> Iterator[Finding]:
     """Judge the Python that runs the doctor, and would run the job.
 
-    ``decoder_choice`` is the value of ``PYSPARK_KAFKA_REBALANCE_DECODER``.
+    ``decoder_choice`` and ``encoder_choice`` are the values of ``PYSPARK_KAFKA_REBALANCE_DECODER``
+    and ``PYSPARK_KAFKA_REBALANCE_ENCODER``.
     """
     found = f"{_dotted(facts.version)}, {facts.executable}"
     if facts.version < PYTHON:
@@ -48,7 +49,10 @@ def judge_driver(
         yield ok("Python", found)
     for name in ("kafka", "pyarrow"):
         yield _judge_library(name, facts)
-    yield _judge_decoder(facts, working_directory, decoder_choice)
+    slow = "records are decoded in Python, which takes about thirty times as long"
+    yield _judge_compiled("decoder", facts.decoder, slow, facts, working_directory, decoder_choice)
+    slow = "records are encoded in Python, which takes about fifty times as long"
+    yield _judge_compiled("encoder", facts.encoder, slow, facts, working_directory, encoder_choice)
     yield _judge_library("pyspark", facts)
 
 
@@ -67,13 +71,13 @@ def _judge_library(name: str, facts: PythonFacts) -> Finding:
     return ok(subject, version)
 
 
-def _judge_decoder(facts: PythonFacts, working_directory: str, choice: str) -> Finding:
-    subject = "compiled decoder"
-    slow = "records are decoded in Python, which takes about thirty times as long"
+def _judge_compiled(
+    name: str, there: bool, slow: str, facts: PythonFacts, working_directory: str, choice: str
+) -> Finding:
+    subject, variable = f"compiled {name}", f"PYSPARK_KAFKA_REBALANCE_{name.upper()}"
     if choice == "python":
-        advice = "unset PYSPARK_KAFKA_REBALANCE_DECODER"
-        return warn(subject, f"switched off by PYSPARK_KAFKA_REBALANCE_DECODER: {slow}", advice)
-    if facts.decoder:
+        return warn(subject, f"switched off by {variable}: {slow}", f"unset {variable}")
+    if there:
         return ok(subject, "there")
     package = PurePath(facts.package_file).parent
     if package.parent == PurePath(working_directory):
@@ -119,9 +123,10 @@ def judge_spark_python(
         return warn(subject, f"{found} {versions}", "install the same release in both")
     if facts.prefix == driver.prefix:
         return ok(subject, f"{found}, the driver's")
-    if not facts.decoder:
+    compiled = {"decoder": facts.decoder, "encoder": facts.encoder}
+    if missing := " and ".join(name for name, there in compiled.items() if not there):
         advice = "install a wheel there, or from source with a C compiler"
-        return warn(subject, f"{found}, whose package lacks the compiled decoder", advice)
+        return warn(subject, f"{found}, whose package lacks the compiled {missing}", advice)
     return ok(subject, found)
 
 

@@ -9,10 +9,17 @@ from pathlib import Path
 from .. import __version__
 from .judgement import NAME
 
+#: What may be compiled: its folder and module.
+_COMPILED = {
+    "decoder": ("fetch", "_record_batch"),
+    "encoder": ("produce/encoder", "_encoder"),
+}
+
 #: The commands of ``python -m``, below the package, and the purpose of each.
 COMMANDS = {
     "doctor": "check Python, Java, Spark and brokers, and say what to do",
     "status": "show a consumer group: who holds what, lag, revokes, gaps",
+    "transactions": "list, describe and abort open transactions, which hold readers back",
     "producer offsets": "list, set and reset the restart points of a producer group",
     "source.positions": "show where the queries of a checkpoint stand",
     "source.compiled_pyspark": "compile PySpark once, so that queries start sooner",
@@ -23,9 +30,10 @@ COMMANDS = {
 def overview() -> Iterator[str]:
     """The lines to print; imports neither Spark nor kafka."""
     package = Path(__file__).parents[1]
-    compiled = PathFinder.find_spec("_record_batch", [str(package / "fetch")]) is not None
     yield f"pyspark-kafka-rebalance {__version__} in {package}"
-    yield f"compiled decoder: {'there' if compiled else 'missing, see doctor'}"
+    for what, (folder, module) in _COMPILED.items():
+        found = PathFinder.find_spec(module, [str(package / folder)]) is not None
+        yield f"compiled {what}: {'there' if found else 'missing, see doctor'}"
     yield ""
     for command, what in COMMANDS.items():
         joined = f"{NAME} {command}" if command == "doctor" else f"{NAME}.{command}"

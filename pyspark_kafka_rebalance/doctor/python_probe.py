@@ -30,11 +30,13 @@ if "pyspark" in sys.modules:
     found["pyspark_file"] = sys.modules["pyspark"].__file__
 if ours in sys.modules:
     found["package_file"] = sys.modules[ours].__file__
-    try:
-        importlib.import_module(ours + ".fetch._record_batch")
-        found["decoder"] = True
-    except Exception as error:
-        errors["decoder"] = "%s: %s" % (type(error).__name__, error)
+    compiled = {"decoder": ".fetch._record_batch", "encoder": ".produce.encoder._encoder"}
+    for name, module in compiled.items():
+        try:
+            importlib.import_module(ours + module)
+            found[name] = True
+        except Exception as error:
+            errors[name] = "%s: %s" % (type(error).__name__, error)
 for name in sorted(m.name for m in pkgutil.iter_modules() if m.name.startswith("pyspark_")):
     found.setdefault("listed", []).append(name)
     try:
@@ -95,6 +97,7 @@ def parse_answer(command: str, answer: str) -> PythonFacts:
         package_file=found.get("package_file") or "",
         pyspark_file=found.get("pyspark_file") or "",
         decoder=found.get("decoder", False),
+        encoder=found.get("encoder", False),
         listed=frozenset(found.get("listed", ())),
         sources=frozenset(found.get("sources", ())),
         errors=found["errors"],

@@ -17,9 +17,10 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kafka import errors as kafka_errors
+from kafka.cluster import ClusterMetadata
 from kafka.future import Future
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
@@ -35,6 +36,9 @@ from ..transport.kafka_python_version import require_names
 from ..transport.secured_clients import prepare_connections
 
 log = logging.getLogger(__name__)
+
+#: What to do with a response, or with the error in place of it.
+Answered = Callable[[Any, "Exception | None"], None]
 
 #: A larger frame is, as a rule, not a response: its sender is not a Kafka broker. 100 MB is
 #: librdkafka's and kafka-python's own bound. A response is as large as the fetch asks for, or as
@@ -53,7 +57,8 @@ _GRACE_S = 30.0
 require_names(
     {
         KafkaConnectionManager: (*("send", "call_soon", "bootstrap_async", "bootstrapped"),),
-        NetworkSelector: ("start", "stop", "close"),
+        NetworkSelector: (*("start", "stop", "close", "call_soon_threadsafe", "call_later"),),
+        ClusterMetadata: ("add_coordinator", "brokers", "update_metadata"),
     }
 )
 
@@ -130,6 +135,15 @@ class PendingResponse:
         return self._future.value
 
 
+class _Coordinator(NamedTuple):
+    """A broker, as kafka-python takes a coordinator from an answer."""
+
+    node_id: int
+    host: str
+    port: int
+    error_code: int = 0
+
+
 class ClusterConnections:
     """Connections to the brokers of one cluster, opened as they are needed.
 
@@ -175,6 +189,56 @@ class ClusterConnections:
         """
         future = self._manager.call_soon(self._manager.send, request, node_id)
         return PendingResponse(future, self._timeout_s)
+
+    def send_soon(self, request: Any, node_id: int | str | None, done: Answered) -> None:
+        """Send a request; for the I/O thread alone.
+
+        Parameters
+        ----------
+        request : kafka.protocol.api_message.ApiMessage
+            See `send`. It has a ``header`` as soon as a byte of it may have been sent.
+        node_id : int or str, optional
+            The broker, or what `add_coordinator` returned; by default the least loaded one.
+        done : callable
+            Called once, from the I/O thread, with the response and the error; one of both is None.
+        """
+        try:
+            future = self._manager.send(request, node_id)
+        except Exception as error:
+            done(None, error)
+            return
+        future.add_callback(lambda response: done(response, None))
+        future.add_errback(lambda error: done(None, error))
+
+    def run_soon(self, function: Callable[[], None]) -> None:
+        """Have the I/O thread call a function or method. From any thread.
+
+        Raises
+        ------
+        RuntimeError or kafka.errors.KafkaError
+            The I/O thread has ended.
+        """
+        self._net.call_soon_threadsafe(function)
+
+    def run_later(self, delay_s: float, function: Callable[[], None]) -> None:
+        """Have the I/O thread call a function after a while; for the I/O thread alone."""
+        self._net.call_later(delay_s, function)
+
+    def add_coordinator(self, node_id: int, host: str, port: int, key_type: int, key: str) -> str:
+        """Return the name of a connection to this broker that only a coordinator's requests use.
+
+        For the I/O thread alone. What it has to answer then does not queue behind records.
+        """
+        found = _Coordinator(node_id, host, port)
+        return str(self._manager.cluster.add_coordinator(found, key_type, key))
+
+    def broker_ids(self) -> list[int]:
+        """The brokers of the last metadata; for the I/O thread, or after `bootstrap`."""
+        return [broker.node_id for broker in self._manager.cluster.brokers()]
+
+    def take_metadata(self, metadata: Any) -> None:
+        """`update_brokers` for the I/O thread."""
+        self._manager.cluster.update_metadata(metadata)
 
     def open_all(self) -> None:
         """Open a connection to every known broker that has none; failures are only logged."""

@@ -1,16 +1,18 @@
 """AsyncProducerGroup: ProducerGroup for asyncio.
 
-It wraps a :class:`SharedProducerGroup`. Calls that may wait run on a thread of its own, in the
-order in which they begin. A record of a source partition that is already in the open transaction is
-sent on the event loop itself, which takes some microseconds and never waits.
+Calls that may wait run on a thread of its own, in the order in which they were made. A record of a
+source partition that is already in the open transaction is sent on the event loop itself, which
+takes some microseconds and never waits.
 
 Invariants:
  1. The event loop never waits for a broker, nor for a lock that is held while somebody does.
  2. The events of a poll are returned once; those of a cancelled poll by the next poll.
  3. No record overtakes another: none is sent on the event loop while an earlier call waits for the
     thread. A poll does not hold up records; it ends early for the other calls.
- 4. A call belongs to the task that created its coroutine, ``group.send(...)``, whichever task
-    awaits it: ``gather``, ``wait_for`` and ``create_task`` run it in a task that ends with it.
+ 4. A call without a handle is made when its coroutine is: ``group.send(...)``. If it was made
+    before a TransactionAbortedError was raised, it is refused.
+ 5. A TransactionAbortedError that reaches no caller, because the wait for it was cancelled, is
+    raised again by the next call without a handle.
 """
 
 from __future__ import annotations
@@ -19,21 +21,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary, ref
+
+from kafka.errors import IllegalStateError
 
 from ..errors import TransactionAbortedError
-from .aborts import NOW, Author, Call
-from .ownership import ProducerEvents
+from .group import GroupTransaction, ProducerGroup
+from .members.ownership import ProducerEvents
 from .progress import ProducerProgress
-from .shared_group import SharedProducerGroup
+from .transactions import CLOSED, NOT_AT_ONCE, NOW, Handle
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Self, Unpack
 
+    from ..produce.producer import RecordPosition
     from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
@@ -48,37 +52,21 @@ _FOR_THREADS = 0.05
 
 
 class Delivery:
-    """The delivery of a record; ``await`` it for kafka-python's RecordMetadata, if you need that.
+    """The delivery of a record; ``await`` it for its RecordPosition, if you need that.
 
     read_committed consumers see the record once its transaction is committed; the commit waits for
     all deliveries.
     """
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Future[RecordPosition]) -> None:
         self._future = future
 
     def done(self) -> bool:
         """Whether the broker has answered."""
-        return bool(self._future.is_done)
+        return self._future.done()
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Any] = loop.create_future()
-
-        def answer(_: Any) -> None:
-            loop.call_soon_threadsafe(_settle, answered, self._future)
-
-        self._future.add_both(answer)
-        return answered.__await__()
-
-
-def _settle(answered: asyncio.Future[Any], future: Any) -> None:
-    if answered.done():  # cancelled
-        return
-    if future.failed():
-        answered.set_exception(future.exception)
-    else:
-        answered.set_result(future.value)
+    def __await__(self) -> Generator[Any, None, RecordPosition]:
+        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
 
 
 class AsyncProducerGroup:
@@ -90,10 +78,12 @@ class AsyncProducerGroup:
                 await group.send("rows", row.value, row.key, source_partition=table)
                 await group.commit_transaction({table: row.change})
 
-    Several tasks may send; they share one transaction. When it is aborted, each task that has sent
-    in it gets one TransactionAbortedError, from its next call. It then goes back to the restart
-    points of the source partitions that it sends. Nobody can move these restart points before that.
-    Records are sent in the order in which the calls begin, even with ``gather`` and
+    This form is for one task. Several tasks share the handle of a transaction::
+
+        async with group.transaction() as transaction:
+            await asyncio.gather(*(read(table, transaction) for table in tables))
+
+    Records are sent in the order in which the calls start, even with ``gather`` and
     ``create_task``.
 
     Parameters
@@ -109,11 +99,11 @@ class AsyncProducerGroup:
         source_partition_count: int,
         **config: Unpack[ProducerGroupSettings],
     ) -> None:
-        self._group = SharedProducerGroup(group_id, source_partition_count, **config)
+        self._group = ProducerGroup(group_id, source_partition_count, **config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-producer-group")
-        self._authors: WeakKeyDictionary[asyncio.Task[Any], Author] = WeakKeyDictionary()
         self._polling: asyncio.Future[ProducerEvents] | None = None
-        self._poll_call: Call | None = None
+        self._poll: Future[ProducerEvents]  # the same, on the thread
+        self._poll_is_left = False  # whether somebody who waited for it was cancelled
         self._closing: asyncio.Future[None] | None = None
         #: Calls handed to the thread, and those it has done; without polls.
         self._left_to_thread = 0
@@ -123,11 +113,30 @@ class AsyncProducerGroup:
         self, listener: Any = None, timeout_ms: float | None = None
     ) -> Coroutine[Any, Any, dict[int, str | None]]:
         """Join the group and wait for source partitions; as ``ProducerGroup.subscribe``."""
-        return self._in_turn(self._group.subscribe, listener, timeout_ms)
+        return self._in_turn(NOW, self._group.subscribe, listener, timeout_ms)
 
-    def poll(self, timeout_ms: float = 0) -> Coroutine[Any, Any, ProducerEvents]:
+    async def poll(self, timeout_ms: float = 0) -> ProducerEvents:
         """Take part in the rebalance and return what has changed; as ``ProducerGroup.poll``."""
-        return self._poll(_task(), timeout_ms)
+        while True:
+            if self._closing is not None:
+                self._refuse(None)
+            if self._polling is None:
+                self._polling, self._poll = self._submit(NOW, self._group.poll, timeout_ms)
+                self._poll_is_left = False
+            polling = self._polling
+            try:
+                await asyncio.wait([polling])
+            except asyncio.CancelledError:
+                self._group.wakeup()
+                self._leave_poll()
+                raise
+            if self._polling is not polling:
+                return ProducerEvents()  # another task has got the result
+            self._polling = None
+            error = None if polling.cancelled() else polling.exception()
+            if not (self._poll_is_left and isinstance(error, TransactionAbortedError)):
+                return polling.result()
+            # The next call without a handle raises it; that may be another poll.
 
     def send(
         self,
@@ -138,47 +147,54 @@ class AsyncProducerGroup:
         source_partition: int | None = None,
         restart_point: str | None = None,
         **record: Any,
-    ) -> Coroutine[Any, Any, Delivery]:
+    ) -> Coroutine[Any, Any, Delivery | None]:
         """Send a record in the open transaction; as ``ProducerGroup.send``.
 
-        Returns once the record is on its way; ``await`` the result for the delivery.
+        Returns once the record is on its way; with ``future=True``, a ``Delivery`` to await.
         """
-        call = self._call(_task())
-        return self._send(call, topic, value, key, source_partition, restart_point, record)
+        made = self._group._transactions.tellings
+        return self._send(None, made, topic, value, key, source_partition, restart_point, record)
+
+    def send_batch(
+        self, topic: str, data: pa.RecordBatch | pa.Table, **rows: Any
+    ) -> Coroutine[Any, Any, None]:
+        """Send the rows of Arrow data in the open transaction; as ``ProducerGroup.send_batch``."""
+        return self._in_turn(None, lambda: self._group.send_batch(topic, data, **rows))
+
+    def transaction(self) -> AsyncGroupTransaction:
+        """A transaction with a handle: ``async with`` starts it, and commits or aborts it."""
+        return AsyncGroupTransaction(self)
 
     def commit_transaction(
         self, restart_points: str | Mapping[int, str] | None = None
     ) -> Coroutine[Any, Any, None]:
         """Commit what was sent and the restart points; as ``ProducerGroup.commit_transaction``."""
-        return self._in_turn(self._group.commit_transaction, restart_points)
+        return self._in_turn(None, self._group.commit_transaction, restart_points)
 
     def abort_transaction(self) -> Coroutine[Any, Any, dict[int, str | None]]:
-        """Abort what was sent since the last commit; return where to go on.
-
-        Other tasks that have sent some of it are told by their next calls.
-        """
-        return self._in_turn(self._group.abort_transaction)
+        """Abort what was sent since the last commit; return the restart points."""
+        return self._in_turn(None, self._group.abort_transaction)
 
     def alive(self) -> Coroutine[Any, Any, None]:
         """Give a sign of life when the source is quiet; commits if a commit is due."""
-        return self._in_turn(self._group.alive)
+        return self._in_turn(NOW, self._group.alive)
 
     def grow(self, source_partition_count: int) -> Coroutine[Any, Any, None]:
         """Say that the source has more partitions now; as ``ProducerGroup.grow``."""
-        return self._in_turn(self._group.grow, source_partition_count)
+        return self._in_turn(NOW, self._group.grow, source_partition_count)
 
     async def close(self, timeout_ms: float = 10_000) -> None:
         """Leave the group, so that others take over at once; idempotent.
 
         Calls under way may wait for brokers during half of the time. Only a ``subscribe`` or
-        ``grow`` that has found no broker to connect to goes on until its own timeout; the group is
-        left then.
+        ``grow`` that has found no broker to connect to continues until its own timeout; the member
+        leaves the group then.
         """
         timeout_s = timeout_ms / 1000
         if self._closing is None:
-            self._group.end_by(timeout_ms * _FOR_CALLS)
+            self._group._end_by(timeout_ms * _FOR_CALLS)
             deadline = time.monotonic() + timeout_s * (1 - _FOR_THREADS)
-            self._closing = self._submit(self._call(_task()), self._close_by, deadline)
+            self._closing, _ = self._submit(NOW, self._close_by, deadline)
             self._thread.shutdown(wait=False)
         closing = self._closing
         done, _ = await asyncio.wait([closing], timeout=timeout_s)
@@ -225,84 +241,70 @@ class AsyncProducerGroup:
 
     async def _send(
         self,
-        call: Call | None,
+        handle: Handle | None,
+        made: float,
         topic: str,
         value: Any,
         key: Any,
         source_partition: int | None,
         restart_point: str | None,
         record: dict[str, Any],
-    ) -> Delivery:
-        call = call or self._call(asyncio.current_task())
-        assert call is not None
+    ) -> Delivery | None:
+        group = self._group
+        arguments = (topic, value, key, source_partition, restart_point)
         if self._left_to_thread == self._done_by_thread:
-            sent = self._group.send_at_once(
-                call, topic, value, key, source_partition, restart_point, **record
-            )
-            if sent is not None:
-                return Delivery(sent)
-        send = partial(
-            self._group.send,
-            topic,
-            value,
-            key,
-            source_partition=source_partition,
-            restart_point=restart_point,
-            **record,
-        )
-        return Delivery(await self._answer(call, send))
-
-    async def _poll(self, task: asyncio.Task[Any] | None, timeout_ms: float) -> ProducerEvents:
-        call = self._call(task or asyncio.current_task())
-        assert call is not None
-        if self._polling is None:
-            call.made = NOW  # a poll sends nothing, so it is never too old
-            self._polling = self._submit(call, self._group.poll, timeout_ms)
-            self._poll_call = call
-        polling = self._polling
-        try:
-            await asyncio.wait([polling])
-        except asyncio.CancelledError:
-            self._group.wakeup()
-            raise
-        if self._polling is not polling:
-            return ProducerEvents()  # another task has got the result
-        self._polling = None
-        try:
-            return polling.result()
-        except TransactionAbortedError:
-            told = self._poll_call
-            if told is None or told.author is not call.author:
-                return ProducerEvents()  # its author is still to be told
-            if not self._group.owes(told):
-                return ProducerEvents()  # it has been told since, and may have sent again
-            self._group.told(told)
-            raise
+            sent = group._send_at_once(handle, made, *arguments, **record)
+            if sent is not NOT_AT_ONCE:
+                return _delivery(sent)
+        send = self._answer(handle, made, lambda: group._send_in(handle, *arguments, **record))
+        return _delivery(await send)
 
     def _in_turn(
-        self, function: Callable[..., Answer], *arguments: Any
+        self, made: float | None, function: Callable[..., Answer], *arguments: Any
     ) -> Coroutine[Any, Any, Answer]:
-        return self._answer(self._call(_task()), function, *arguments)
+        """As ``_answer``, of a call without a handle; ``made``: None for one that is made now."""
+        if made is None:
+            made = self._group._transactions.tellings
+        return self._answer(None, made, function, *arguments)
+
+    def _refuse(self, handle: Handle | None) -> None:
+        """Once ``close`` has begun."""
+        if handle is not None:
+            raise TransactionAbortedError(handle.ended or CLOSED, self.restart_points)
+        raise IllegalStateError(CLOSED)
+
+    def _leave_poll(self) -> None:
+        if not self._poll_is_left:
+            self._poll_is_left = True
+            self._poll.add_done_callback(self._unheard)
 
     async def _answer(
-        self, call: Call | None, function: Callable[..., Answer], *arguments: Any
+        self,
+        handle: Handle | None,
+        made: float,
+        function: Callable[..., Answer],
+        *arguments: Any,
     ) -> Answer:
         """Run a call on the group's thread, after earlier calls; a poll ends early for it."""
-        call = call or self._call(asyncio.current_task())
-        assert call is not None
+        if self._closing is not None:
+            self._refuse(handle)
         self._left_to_thread += 1
-        answer = self._submit(call, self._counted, function, *arguments)
+        answer, submitted = self._submit(made, self._counted, function, *arguments)
         if self._polling is not None:
             self._group.wakeup()
         try:
-            # Shielded: a call that has begun goes on; a commit that nobody awaits still commits.
+            # Shielded: a call that has started continues; a commit that is not awaited commits.
             return await asyncio.shield(answer)
-        except TransactionAbortedError:
-            self._group.told(call)
-            raise
         except asyncio.CancelledError:
-            answer.add_done_callback(lambda _: self._group.unheard(call))
+            if handle is None:
+                submitted.add_done_callback(self._unheard)
             raise
+
+    def _unheard(self, submitted: Future[Any]) -> None:
+        """This call is not awaited any more: the next call raises its TransactionAbortedError."""
+        error = None if submitted.cancelled() else submitted.exception()
+        if isinstance(error, TransactionAbortedError):
+            self._group._transactions.tell_again(error.reason)
 
     def _counted(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         try:
@@ -311,38 +313,133 @@ class AsyncProducerGroup:
             self._done_by_thread += 1
 
     def _submit(
-        self, call: Call | None, function: Callable[..., Answer], *arguments: Any
-    ) -> asyncio.Future[Answer]:
-        assert call is not None
-        submitted = self._thread.submit(self._group.run, call, function, *arguments)
-        return asyncio.wrap_future(submitted)
+        self, made: float, function: Callable[..., Answer], *arguments: Any
+    ) -> tuple[asyncio.Future[Answer], Future[Answer]]:
+        submitted = self._thread.submit(self._run, made, function, *arguments)
+        return asyncio.wrap_future(submitted), submitted
+
+    def _run(self, made: float, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        self._group._transactions.made = made
+        return function(*arguments)
 
     def _close_by(self, deadline: float) -> None:
         self._group.close(max(0.0, deadline - time.monotonic()) * 1000)
 
-    def _call(self, task: asyncio.Task[Any] | None) -> Call | None:
-        """Return a call that this task makes now; None if the task is not known yet."""
-        if task is None:
-            return None
-        author = self._authors.get(task)
-        if author is None:
-            author = self._authors[task] = Author(_ended(ref(task)))
-        return self._group.call_of(author)
+
+class AsyncGroupTransaction:
+    """A transaction of an ``AsyncProducerGroup``, which its callers name.
+
+    As ``GroupTransaction``, with ``await``: several tasks may send in it, and none of them behind a
+    gap. ``async with`` begins and ends it, once. A call that is cancelled goes on, ``commit`` and
+    the end of the block included: what it came to shows in the group's ``restart_points`` once the
+    next transaction has begun.
+    """
+
+    def __init__(self, group: AsyncProducerGroup) -> None:
+        self._async_group = group
+        self._begun: GroupTransaction | None = None
+        self._is_used = False
+        self._is_committing = False  # or about to, after what was called before
+
+    @property
+    def _transaction(self) -> GroupTransaction:
+        if self._begun is None:
+            raise IllegalStateError("'async with' begins the transaction")
+        return self._begun
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is committed or aborted."""
+        return self._begun is not None and self._begun.has_ended
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        **record: Any,
+    ) -> Coroutine[Any, Any, Delivery | None]:
+        """Send a record in this transaction; as ``AsyncProducerGroup.send``."""
+        return self._async_group._send(
+            self._transaction._handle,
+            NOW,
+            topic,
+            value,
+            key,
+            source_partition,
+            restart_point,
+            record,
+        )
+
+    def send_batch(
+        self, topic: str, data: pa.RecordBatch | pa.Table, **rows: Any
+    ) -> Coroutine[Any, Any, None]:
+        """Send rows in this transaction; as ``ProducerGroup.send_batch``."""
+        return self._in_turn(lambda: self._transaction.send_batch(topic, data, **rows))
+
+    def commit(
+        self, restart_points: str | Mapping[int, str] | None = None
+    ) -> Coroutine[Any, Any, None]:
+        """Commit, and end; as ``ProducerGroup.commit_transaction``."""
+        commit = self._transaction.commit
+        self._is_committing = True
+        return self._in_turn(commit, restart_points)
+
+    def abort(self) -> Coroutine[Any, Any, dict[int, str | None]]:
+        """Abort, and end; return where to go on."""
+        return self._abort(self._transaction)
+
+    async def __aenter__(self) -> Self:
+        group = self._async_group
+        if self._is_used:  # or those who have it would send in another transaction
+            raise IllegalStateError("this transaction has begun already; ask for another one")
+        self._is_used = True
+        try:
+            await group._in_turn(None, self._begin)
+        except asyncio.CancelledError:
+            # It may have begun, or be about to.
+            if group._closing is None:
+                group._thread.submit(self._end_quietly)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        self._begun = self._async_group._group.transaction()
+
+    def _end_quietly(self) -> None:
+        if self._begun is not None:
+            self._begun._abort_quietly()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._async_group._closing is None:
+            if error is not None:
+                self._break_off()
+            await self._in_turn(self._transaction.__exit__, kind, error, traceback)
+        elif error is None and not self._transaction._is_done:
+            self._async_group._refuse(self._transaction._handle)
+
+    async def _abort(self, transaction: GroupTransaction) -> dict[int, str | None]:
+        self._break_off()
+        return await self._in_turn(transaction.abort)
+
+    def _break_off(self) -> None:
+        """Have a call return now that waits for brokers on the thread, where an abort queues."""
+        if not self._is_committing:
+            self._async_group._group._transactions.interrupt(self._transaction._handle)
+
+    def _in_turn(
+        self, function: Callable[..., Answer], *arguments: Any
+    ) -> Coroutine[Any, Any, Answer]:
+        return self._async_group._answer(self._transaction._handle, NOW, function, *arguments)
 
 
-def _ended(task: ref[asyncio.Task[Any]]) -> Callable[[], bool]:
-    """Return a check whether this task has ended; does not keep the task alive."""
-
-    def ended() -> bool:
-        found = task()
-        return found is None or found.done()
-
-    return ended
-
-
-def _task() -> asyncio.Task[Any] | None:
-    """The running task; None outside of one, as in ``asyncio.run(group.subscribe())``."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
+def _delivery(future: Future[RecordPosition] | None) -> Delivery | None:
+    return None if future is None else Delivery(future)

@@ -12,6 +12,11 @@
                                restart_point=row.change)
                 group.commit_transaction()
 
+Or, if several threads send in one transaction, by its handle::
+
+    with group.transaction() as transaction:
+        transaction.send(topic, value, source_partition=table, restart_point=change)
+
 ``ownership.py`` decides what is owned; ``transactions.py`` has the transactions.
 """
 
@@ -21,24 +26,33 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kafka.errors import IllegalStateError
+from kafka.errors import IllegalStateError, KafkaError
 
-from ..errors import OptionError
+from ..errors import (
+    KafkaRebalanceError,
+    OptionError,
+    PartitionsLostError,
+    TransactionAbortedError,
+)
 from ..transport.forks import leave_to_parent, refuse
-from .listener import tell
-from .membership import BeingCalled, ProducerMembership
+from .members.listener import tell
+from .members.membership import BeingCalled, ProducerMembership
+from .members.ownership import ProducerEvents
 from .options import ProducerOptions
-from .ownership import ProducerEvents
 from .status import GroupStatus
-from .transactions import Transactions
+from .transactions import CLOSED, NOT_AT_ONCE, Handle, Transactions
 
 if TYPE_CHECKING:
-    from kafka.producer.future import FutureRecordMetadata
+    from concurrent.futures import Future
+
+    import pyarrow as pa
     from typing_extensions import Self, Unpack
 
+    from ..produce.producer import RecordPosition
     from ..settings.typed_settings import ProducerGroupSettings
 
 log = logging.getLogger(__name__)
@@ -77,8 +91,8 @@ class ProducerGroup(GroupStatus):
         partition for each source partition.
     commit_interval_ms, commit_records : int, optional
         Commit automatically this long after a transaction's first record, or after this many
-        records. The commit happens in ``send``, ``poll`` or ``alive``, once the last record of each
-        source partition came with its restart point.
+        records. The commit happens in ``send``, ``send_batch``, ``poll`` or ``alive``, once the
+        last record of each source partition came with its restart point.
     transaction_timeout_ms : int, optional
         The broker aborts an open transaction after this long. Default 60,000, or twice the session
         timeout if that is longer.
@@ -107,6 +121,7 @@ class ProducerGroup(GroupStatus):
         )
         transactions.membership = self._membership
         self._serializes = bool(self._options.key_serializer or self._options.value_serializer)
+        self._sends_quickly = not self._serializes
         self._listener: Any = None
         self._untold = ProducerEvents()
         self._started = False
@@ -128,7 +143,7 @@ class ProducerGroup(GroupStatus):
         Parameters
         ----------
         listener : ProducerRebalanceListener, optional
-            Told of all changes, including those of this call, on the calling thread.
+            Called for all changes, including those of this call, on the calling thread.
         timeout_ms : float, optional
             Wait at most this long; by default only the conditions above end the wait.
 
@@ -210,8 +225,9 @@ class ProducerGroup(GroupStatus):
         headers: list[tuple[str, bytes]] | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> FutureRecordMetadata:
-        """Send a record in the open transaction; the first record begins it.
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        """Send a record in the open transaction; the first record starts it.
 
         Parameters
         ----------
@@ -220,39 +236,117 @@ class ProducerGroup(GroupStatus):
         source_partition : int, optional
             Where the record was read from; by default it is a record of every owned one.
         restart_point : str, optional
-            Where to go on reading that source partition once everything up to this record is
+            Where to continue reading that source partition once everything up to this record is
             committed. For automatic commits, and ``commit_transaction`` without arguments.
+        future : bool
+            Whether to return a future of the record's position in the log. The commit waits for
+            all records, and raises what could not be delivered.
 
         Returns
         -------
-        Future
-            kafka-python's future of the delivery. read_committed consumers see the record only
+        concurrent.futures.Future or None
+            Of a ``RecordPosition``, if ``future``. read_committed consumers see the record only
             after the commit.
 
         Raises
         ------
         PartitionsLostError
-            The source partition is not owned (any more); the transaction goes on without it.
+            The source partition is not owned (any more); the transaction continues without it.
         TransactionAbortedError
             The transaction was aborted: go back to the restart points.
         """
-        if self._closed or not self._started:
-            self._refuse()
-        with self._membership.being_called:  # metadata or buffer space may take long
-            if self._serializes:
-                key, value = self._options.serialized(topic, headers, key, value)
-            future = self._transactions.send(
-                source_partition, restart_point, topic, value, key, headers, partition, timestamp_ms
+        if (
+            not future
+            and self._sends_quickly
+            and self._transactions.send_quickly(
+                None,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
             )
-        if self._transactions.boundaries.automatic:
-            self._commit_if_due()
-        return future
+        ):
+            membership = self._membership
+            membership.being_called.signs_of_life += 1
+            boundaries = self._transactions.boundaries
+            if boundaries.automatic and (
+                membership.ownership.asked_back_now or boundaries.may_be_due(time.monotonic)
+            ):
+                self._commit_if_due()
+            return None
+        return self._send_in(
+            None,
+            topic,
+            value,
+            key,
+            source_partition,
+            restart_point,
+            headers,
+            partition,
+            timestamp_ms,
+            future,
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send the rows of Arrow data in the open transaction; the first record starts it.
+
+        Serializers do not apply.
+
+        Parameters
+        ----------
+        topic : str
+        data : pyarrow.RecordBatch or pyarrow.Table
+            Columns ``value``, and as far as given ``key``, ``headers``, ``timestamp``,
+            ``partition``: see `produce.encoder.arrow_rows`.
+        source_partition, restart_point : int, str, optional
+            As for ``send``; ``restart_point`` is where to continue after the last row.
+        timestamp_ms : int, optional
+            Of rows without a timestamp; by default the time of the call. Milliseconds.
+
+        Raises
+        ------
+        TypeError, ValueError, RecordTooLargeError
+            A column or row is not allowed. The transaction is aborted, since it may have a part of
+            the rows; the next call raises TransactionAbortedError.
+        PartitionsLostError, TransactionAbortedError
+            As ``send``.
+        """
+        self._send_batch_in(None, topic, data, source_partition, restart_point, timestamp_ms)
+
+    def transaction(self) -> GroupTransaction:
+        """Start a transaction with a handle, for several threads that send in it.
+
+        As a context manager it is committed at the end, with the restart points given to its
+        ``send``; an exception aborts it. Until it has ended, calls without a handle that send,
+        commit or abort raise IllegalStateError. It is never committed automatically.
+
+        Raises
+        ------
+        IllegalStateError
+            Another transaction is open.
+        TransactionAbortedError
+            As ``send``, once.
+        """
+        with self._called():
+            return GroupTransaction(self, self._transactions.begin())
 
     def commit_transaction(self, restart_points: str | Mapping[int, str] | None = None) -> None:
         """Commit the records sent since the last commit and the restart points, as one.
 
-        Both are committed, or neither is. This holds even if the process was suspended and another
-        member has taken over meanwhile.
+        Both are committed, or neither is, even if the process was suspended and another member has
+        taken over in the meantime.
 
         Parameters
         ----------
@@ -268,19 +362,14 @@ class ProducerGroup(GroupStatus):
         PartitionsLostError
             A restart point is for a source partition that is not owned; the transaction stays open.
         TransactionAbortedError
-            Nothing was committed; or, if the text says so, it is not known whether it was. Its
-            ``restart_points`` say where to go on.
+            Nothing was committed; or, if the text says so, it is not known whether it was. Continue
+            at its ``restart_points``.
         """
-        with self._called():
-            self._transactions.commit(restart_points)
-            self._turn()
+        self._commit_in(None, restart_points)
 
     def abort_transaction(self) -> dict[int, str | None]:
-        """Abort the records sent since the last commit; return where to go on."""
-        with self._called():
-            self._transactions.abort()
-            self._turn()
-            return self.restart_points
+        """Abort the records sent since the last commit; return the restart points."""
+        return self._abort_in(None)
 
     def alive(self) -> None:
         """Give a sign of life when the source is quiet; commits if a commit is due.
@@ -298,7 +387,7 @@ class ProducerGroup(GroupStatus):
     def grow(self, source_partition_count: int) -> None:
         """Say that the source has more partitions now; call it on every member, in any order.
 
-        A member that is assigned partitions it does not know of fails after the session timeout.
+        A member that is assigned partitions beyond its number fails after the session timeout.
 
         Raises
         ------
@@ -336,6 +425,7 @@ class ProducerGroup(GroupStatus):
         if self._closed:
             return
         self._closed = True
+        self._sends_quickly = False
         timeout_s = timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         try:
@@ -357,37 +447,140 @@ class ProducerGroup(GroupStatus):
     ) -> None:
         self.close()
 
+    # -- in a transaction, of a handle or (None) of the one user -----------------------------------
+
+    def _send_in(
+        self,
+        handle: Handle | None,
+        topic: str,
+        value: Any,
+        key: Any,
+        source_partition: int | None,
+        restart_point: str | None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        if self._closed or not self._started:
+            self._refuse(handle)
+        with self._membership.being_called:  # metadata or buffer space may take long
+            if self._serializes:
+                key, value = self._options.serialized(topic, headers, key, value)
+            delivery: Future[RecordPosition] | None = self._transactions.send(
+                handle,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+                future,
+            )
+        if self._transactions.boundaries.automatic:
+            self._commit_if_due()
+        return delivery
+
+    def _send_at_once(
+        self,
+        handle: Handle | None,
+        made: float,
+        topic: str,
+        value: Any,
+        key: Any,
+        source_partition: int | None,
+        restart_point: str | None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Any:
+        """Send as ``_send_in``; NOT_AT_ONCE if that waits or ends a transaction. Any thread."""
+        if not self._running:
+            return NOT_AT_ONCE
+        self._membership.sign_of_life()
+        if self._serializes:
+            key, value = self._options.serialized(topic, headers, key, value)
+        record = (topic, value, key, headers, partition, timestamp_ms)
+        return self._transactions.send_at_once(
+            handle, made, source_partition, restart_point, *record, future=future
+        )
+
+    def _send_batch_in(
+        self,
+        handle: Handle | None,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        source_partition: int | None,
+        restart_point: str | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        if self._closed or not self._started:
+            self._refuse(handle)
+        with self._membership.being_called:
+            self._transactions.send_batch(
+                handle, source_partition, restart_point, topic, data, timestamp_ms
+            )
+        self._commit_if_due()
+
+    def _commit_in(
+        self, handle: Handle | None, restart_points: str | Mapping[int, str] | None
+    ) -> None:
+        with self._called(handle):
+            self._transactions.commit(handle, restart_points)
+            self._turn()
+
+    def _abort_in(self, handle: Handle | None) -> dict[int, str | None]:
+        with self._called(handle):
+            self._transactions.abort(handle)
+            self._turn()
+            return self.restart_points
+
+    def _end_by(self, timeout_ms: float) -> None:
+        """Have the calls under way wait for brokers this long at most; any thread.
+
+        Call ``close`` next: no transaction can be started any more.
+        """
+        self._transactions.end_by(time.monotonic() + timeout_ms / 1000)
+        self.wakeup()
+
     # -- within calls -----------------------------------------------------------------------------
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the group is closed there, without having closed anything."""
         self._closed = True
+        self._sends_quickly = False
         setattr(self, "_refuse", refuse)  # noqa: B010 - a method, which mypy guards
 
     @property
     def _running(self) -> bool:
         return self._started and not self._closed
 
-    def _refuse(self) -> None:
-        raise IllegalStateError(
-            "the producer group is closed" if self._closed else "subscribe() comes first"
-        )
+    def _refuse(self, handle: Handle | None = None) -> None:
+        if handle is not None:
+            raise TransactionAbortedError(handle.ended or CLOSED, self.restart_points)
+        raise IllegalStateError(CLOSED if self._closed else "subscribe() comes first")
 
-    def _called(self, *, growing: bool = False) -> BeingCalled:
-        """Begin a call that waits; raises the error that ended the membership."""
-        if not self._running:
-            self._refuse()
+    def _called(self, handle: Handle | None = None, *, growing: bool = False) -> BeingCalled:
+        """Begin a call that waits; raises the error that ended the membership.
+
+        A call on a handle whose transaction has ended raises that before.
+        """
+        if not self._running or (handle is not None and handle.ended and not handle.is_aborting):
+            self._refuse(handle)
         self._membership.raise_failure(growing=growing)
         return self._membership.being_called
 
     def _commit_if_due(self) -> None:
         boundaries = self._transactions.boundaries
-        if not boundaries.automatic or not boundaries.records:
+        if not boundaries.automatic or not boundaries.last_points:
             return
         hurry = bool(self._membership.ownership.asked_back_now)
         due = boundaries.due(time.monotonic(), hurry=hurry)
         if due and self._transactions.may_commit_by_itself():
-            self._transactions.commit(None)
+            self._transactions.commit(None, None)
             self._turn()
 
     def _turn(self, *, tells: bool = False) -> None:
@@ -403,3 +596,115 @@ class ProducerGroup(GroupStatus):
         log.info("producer group %s: %s", self._options.group_id, events)
         if self._listener is not None:
             tell(self._listener, events)
+
+
+class GroupTransaction:
+    """A transaction of a ``ProducerGroup``, as a handle that several threads may share.
+
+    Each call on it raises TransactionAbortedError once it has ended, so no thread sends behind
+    records that were aborted. Use it as a context manager: see ``ProducerGroup.transaction``.
+    """
+
+    def __init__(self, group: ProducerGroup, handle: Handle) -> None:
+        self._group = group
+        self._handle = handle
+        self._is_done = False  # by a call on it
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is committed or aborted."""
+        return self._handle.ended is not None
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        headers: list[tuple[str, bytes]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        future: bool = False,
+    ) -> Future[RecordPosition] | None:
+        """Send a record in this transaction; as ``ProducerGroup.send``."""
+        group = self._group
+        if (
+            not future
+            and group._sends_quickly
+            and group._transactions.send_quickly(
+                self._handle,
+                source_partition,
+                restart_point,
+                topic,
+                value,
+                key,
+                headers,
+                partition,
+                timestamp_ms,
+            )
+        ):
+            group._membership.sign_of_life()
+            return None
+        return self._group._send_in(
+            self._handle,
+            topic,
+            value,
+            key,
+            source_partition,
+            restart_point,
+            headers,
+            partition,
+            timestamp_ms,
+            future,
+        )
+
+    def send_batch(
+        self,
+        topic: str,
+        data: pa.RecordBatch | pa.Table,
+        *,
+        source_partition: int | None = None,
+        restart_point: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Send rows in this transaction; as ``ProducerGroup.send_batch``."""
+        self._group._send_batch_in(
+            self._handle, topic, data, source_partition, restart_point, timestamp_ms
+        )
+
+    def commit(self, restart_points: str | Mapping[int, str] | None = None) -> None:
+        """Commit, and end; as ``ProducerGroup.commit_transaction``."""
+        self._group._commit_in(self._handle, restart_points)
+        self._is_done = True
+
+    def abort(self) -> dict[int, str | None]:
+        """Abort, and end; return the restart points."""
+        points = self._group._abort_in(self._handle)
+        self._is_done = True
+        return points
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._abort_quietly()
+        elif not self._is_done:
+            try:
+                self.commit()
+            except (OptionError, PartitionsLostError):
+                self._abort_quietly()
+                raise
+
+    def _abort_quietly(self) -> None:
+        """Abort if it has not ended; another error is on its way."""
+        if not self.has_ended or self._handle.is_aborting:
+            with suppress(KafkaRebalanceError, KafkaError):
+                self.abort()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from ..consumer.configuration import CONSUMER_HEARTBEAT_INTERVAL_MS
 from ..errors import OptionError
+from ..produce.producer_settings import ProducerSettings
 from ..settings.bootstrap_servers import without_empty_servers
-from .restart_points import MAX_BYTES, OVERHEAD_BYTES, topic_of
+from ..settings.names import NAMES, TOPIC_NAMES, is_name, is_topic_name
+from .restart_points import topic_of
 
 #: kafka-python's default, and Java's.
 _TRANSACTION_TIMEOUT_MS = 60_000
@@ -31,6 +34,20 @@ _OURS = {
 }
 
 
+#: Settings of kafka-python's producer that this one does without, and what to use instead.
+_REPLACED = {
+    "partitioner": "no value: a record with a key goes where Java's producer puts it, one without "
+    "to the partition of the others until a batch is full; name another with send(partition=...)",
+    "retries": "no value: records are sent again for delivery_timeout_ms",
+}
+
+#: Settings that only the group's member has.
+_OF_THE_MEMBER = ("kafka_client", "metric_reporters", "selector")
+
+#: At most this long passes before what a rebalance held up is sent again.
+_RETRY_BACKOFF_MS = 10
+
+
 @dataclass(frozen=True)
 class ProducerOptions:
     """The options of one member.
@@ -38,8 +55,8 @@ class ProducerOptions:
     Attributes
     ----------
     producer, member, client : dict
-        kafka-python's configurations: for the transactional producer, for the group's member, and
-        the settings that all of its clients share.
+        kafka-python's configurations: for ``produce.producer.Producer``, for the group's member,
+        and the settings that all of its clients share.
     key_serializer, value_serializer : callable or kafka.serializer.Serializer, optional
         For the application's records.
     """
@@ -83,8 +100,16 @@ class ProducerOptions:
         **config: Any,
     ) -> ProducerOptions:
         """Check the options; OptionError names what is wrong, and what is allowed."""
-        if not group_id or not isinstance(group_id, str):
-            raise OptionError("group_id", group_id or None, "the name of the producer group")
+        if not is_name(group_id):
+            raise OptionError("group_id", group_id or None, f"the producer group, {NAMES}")
+        if restart_topic is None and not is_topic_name(topic_of(group_id)):
+            raise OptionError(
+                "group_id",
+                group_id,
+                f"with the default restart_topic, {topic_of('')} and the group: {TOPIC_NAMES}",
+            )
+        if restart_topic is not None and not is_topic_name(restart_topic):
+            raise OptionError("restart_topic", restart_topic, TOPIC_NAMES)
         positive = {
             "source_partition_count": source_partition_count,
             "session_timeout_ms": session_timeout_ms,
@@ -99,8 +124,9 @@ class ProducerOptions:
         for name, allowed in _OURS.items():
             if name in config:
                 raise OptionError(name, config[name], allowed)
+        _refuse_replaced(config)
         known = {**KafkaConsumer.DEFAULT_CONFIG, **KafkaProducer.DEFAULT_CONFIG}
-        known["group_remote_assignor"] = None
+        known |= {"group_remote_assignor": None, "buffer_memory": None}
         for name in config:
             if name not in known:
                 raise OptionError(name, config[name], "the settings of kafka-python's clients")
@@ -121,17 +147,13 @@ class ProducerOptions:
         transactional_id = transactional_id_of(group_id, instance)
         # A revoke waits for the open transaction, which ends at its timeout at the latest.
         longest_ms = max(transaction_timeout_ms, session_timeout_ms, revoke_timeout_ms or 0)
-        producer = {k: v for k, v in config.items() if k in KafkaProducer.DEFAULT_CONFIG}
+        producer = of_the_producer(config)
+        producer.setdefault("retry_backoff_ms", _RETRY_BACKOFF_MS)
         # Only for the application's records: restart points are bytes already.
         serializers = {k: producer.pop(k, None) for k in ("key_serializer", "value_serializer")}
-        producer["max_request_size"] = max(
-            producer.get("max_request_size", KafkaProducer.DEFAULT_CONFIG["max_request_size"]),
-            MAX_BYTES + OVERHEAD_BYTES,
-        )
-        producer |= {
-            "transactional_id": transactional_id,
-            "transaction_timeout_ms": transaction_timeout_ms,
-        }
+        producer["transaction_timeout_ms"] = transaction_timeout_ms
+        ProducerSettings.checked(transactional_id, producer)
+        producer["transactional_id"] = transactional_id
         member = {k: v for k, v in config.items() if k in KafkaConsumer.DEFAULT_CONFIG}
         member.setdefault("metadata_max_age_ms", _METADATA_MAX_AGE_MS)
         member |= {
@@ -171,6 +193,18 @@ class ProducerOptions:
 def transactional_id_of(group_id: str, instance: str) -> str:
     """An instance's transactional id; no other group's, because instances have no slash."""
     return f"{group_id}/{instance}"
+
+
+def of_the_producer(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those settings that ``produce.producer.Producer`` has."""
+    names = {*KafkaProducer.DEFAULT_CONFIG, "buffer_memory"} - {*_OF_THE_MEMBER, *_REPLACED}
+    return {name: value for name, value in config.items() if name in names}
+
+
+def _refuse_replaced(config: Mapping[str, Any]) -> None:
+    for name, instead in _REPLACED.items():
+        if name in config and config[name] != float("inf"):
+            raise OptionError(name, config[name], instead)
 
 
 def _serialized(serializer: Any, topic: str, headers: Any, data: Any) -> Any:

@@ -1,6 +1,6 @@
 """Rates: how many records of each source partition were committed recently; pure.
 
-One thread at a time adds commits; any thread may read meanwhile.
+One thread at a time adds commits; any thread may read.
 """
 
 from __future__ import annotations

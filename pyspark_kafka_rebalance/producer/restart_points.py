@@ -64,6 +64,20 @@ def check(point: object) -> None:
         encoded(point)
 
 
+def number_of(source_partition: object) -> int | None:
+    """The number of a source partition as a plain integer; None if none is given.
+
+    Raises
+    ------
+    TypeError
+        It is no integer. A float would be found under the integer that equals it.
+    """
+    number = as_integer(source_partition)
+    if number is None and source_partition is not None:
+        raise TypeError(f"source_partition must be an integer, and is {source_partition!r}")
+    return number
+
+
 def last_of(
     key: bytes, rows: Iterable[tuple[int, bytes | None, bytes | None]]
 ) -> RestartPoint | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from .membership import ProducerMembership
+from .members.membership import ProducerMembership
 from .options import ProducerOptions
 from .progress import ProducerProgress, SourcePartitionProgress
 from .transactions import Transactions

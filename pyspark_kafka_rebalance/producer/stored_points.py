@@ -2,9 +2,9 @@
 
 They are set in a transaction like a member's: the records, and an offset of the group that only a
 group without members accepts. So the brokers themselves refuse it while the group is active, and a
-member that joins meanwhile waits for the transaction to end before it reads (``take_overs.py``).
-Brokers before Kafka 3.3 accept such an offset from no group, or from any. There the group is
-described once the offset is accepted: whoever joins after that waits.
+member that joins in the meantime waits for the transaction to end before it reads
+(``take_overs.py``). Brokers before Kafka 3.3 accept such an offset from no group, or from any.
+There the group is described once the offset is accepted: a member that joins after that waits.
 
 A former member may have left a transaction open. If the group has already accepted its offsets, it
 could still be committed, and its records would become visible behind the new restart points. So it
@@ -18,22 +18,25 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaConsumer
 from kafka import errors as kafka_errors
-from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from kafka.structs import TopicPartition
 
 from ..consumer.group_description import GroupDescription, describe_group
 from ..consumer.kafka_python.questions import inferred_version
-from ..errors import KafkaRebalanceError, OptionError
-from ..transport.secured_clients import admin_client, net_client
-from .kafka_python.other_transactions import OtherTransactions
-from .kafka_python.transactional_producer import (
-    InDoubtError,
-    NotCommittedError,
-    TransactionalProducer,
+from ..errors import (
+    KafkaRebalanceError,
+    OptionError,
+    TransactionAbortedError,
+    TransactionInDoubtError,
 )
-from .options import transactional_id_of
+from ..produce.producer import GroupMetadata, Offset
+from ..produce.transaction_errors import Errors
+from ..transport.secured_clients import admin_client, net_client
+from .members.other_transactions import OtherTransactions
+from .options import of_the_producer, transactional_id_of
 from .restart_points import MAX_BYTES, OVERHEAD_BYTES, encoded, key_of, topic_of
+from .writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +120,11 @@ class StoredPoints:
             There is no such topic.
         """
         consumer = KafkaConsumer(
-            **_known(KafkaConsumer, self._client_config),
+            **{
+                name: value
+                for name, value in self._client_config.items()
+                if name in KafkaConsumer.DEFAULT_CONFIG
+            },
             kafka_client=net_client,
             isolation_level="read_committed",
             enable_auto_commit=False,
@@ -190,7 +197,7 @@ class StoredPoints:
         return before
 
     def _fence_last_owners(self, others: OtherTransactions, points: Collection[int]) -> None:
-        """End whatever those have open whom the group's offsets name, without looking first."""
+        """Fence the producers that the group's offsets name, with or without a transaction."""
         admin = admin_client(self._client_config)
         try:
             asked = [TopicPartition(self.topic, p) for p in points]
@@ -214,41 +221,37 @@ class StoredPoints:
         GroupIsActiveError. A member that joins from then on waits for the transaction.
         """
         transactional_id = transactional_id_of(self._group_id, _NOBODY)
-        producer = TransactionalProducer(
-            {
-                **_known(KafkaProducer, self._client_config),
-                "transactional_id": transactional_id,
-                "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
-                "max_request_size": MAX_BYTES + OVERHEAD_BYTES,
-            },
-            lambda: ConsumerGroupMetadata(self._group_id, -1, member_id, None),
-        )
+        nobody = GroupMetadata(self._group_id, -1, member_id, is_nobody=True)
+        config = {
+            **of_the_producer(self._client_config),
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
+            "max_request_size": MAX_BYTES + OVERHEAD_BYTES,
+        }
         offsets = {
-            # Where a member begins to look: at the record of the previous restart point.
-            TopicPartition(self.topic, p): OffsetAndMetadata(
-                0 if (point := before[p]) is None else point.offset, transactional_id, -1
+            # A member searches from there: the record of the previous restart point.
+            TopicPartition(self.topic, p): Offset(
+                0 if (point := before[p]) is None else point.offset, transactional_id
             )
             for p in values
         }
+        writer = Writer(config, lambda: nobody)
         try:
-            producer.init()
-            producer.begin(self._group_id)
+            writer.connect()
+            transaction = writer.begin()
             for p, value in values.items():
-                producer.send(self.topic, value, key_of(self._group_id, p), None, p)
-            producer.commit(offsets, before_end)
-        except NotCommittedError as error:
-            producer.abort(_ABORT_S)
-            if isinstance(error.__cause__, GroupIsActiveError):
-                raise error.__cause__ from None
-            if kafka_errors.UnknownMemberIdError.__name__ in str(error):
+                transaction.send(self.topic, value, key_of(self._group_id, p), None, p)
+            writer.commit(offsets, before_end)
+        except TransactionAbortedError as error:
+            if Errors.UNKNOWN_MEMBER_ID.name in error.reason:
                 raise _UnknownMemberError from error
-            raise KafkaRebalanceError(f"nothing was changed: {error}") from error
-        except InDoubtError as error:
+            raise KafkaRebalanceError(f"nothing was changed: {error.reason}") from error
+        except TransactionInDoubtError as error:
             raise KafkaRebalanceError(
                 f"the restart points may or may not have been changed; list them: {error}"
             ) from error
         finally:
-            producer.close(_ABORT_S)
+            writer.close(time.monotonic() + _ABORT_S)  # aborts what is open
 
     def _refuse_if_active(self) -> None:
         if members := self.describe().members:
@@ -301,7 +304,3 @@ def _left_open(transactional_id: str) -> str:
         f"{transactional_id!r}, which is out of the group, has an open transaction that cannot be "
         "aborted; it ends at its timeout"
     )
-
-
-def _known(client: Any, config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name in client.DEFAULT_CONFIG}

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from kafka.net.sasl.oauth import AbstractTokenProvider
-    from kafka.partitioner import Partitioner
     from kafka.serializer import Deserializer, Serializer
 
 GroupProtocolName = Literal["classic", "consumer", "auto"]
@@ -31,10 +30,8 @@ class _OfEveryClient(TypedDict, total=False):
     client_dns_lookup: Literal["use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"]
     client_id: str
     connections_max_idle_ms: int
-    kafka_client: Callable[..., Any]
     max_in_flight_requests_per_connection: int
     metadata_max_age_ms: int
-    metric_reporters: Sequence[Callable[[], Any]]
     metrics_enabled: bool
     metrics_num_samples: int
     metrics_sample_window_ms: int
@@ -53,7 +50,6 @@ class _OfEveryClient(TypedDict, total=False):
     sasl_plain_password: str | None
     sasl_plain_username: str | None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    selector: Callable[[], BaseSelector]
     send_buffer_bytes: int | None
     socket_options: Sequence[tuple[int, int, int | bytes]]
     socks5_proxy: str | None
@@ -83,10 +79,13 @@ class _OfEveryMember(_OfEveryClient, total=False):
     fetch_min_bytes: int
     group_instance_id: str | None
     heartbeat_interval_ms: int
+    kafka_client: Callable[..., Any]
     key_deserializer: Callable[[bytes], Any] | Deserializer | None
     max_partition_fetch_bytes: int
     max_poll_records: int
     metric_group_prefix: str
+    metric_reporters: Sequence[Callable[[], Any]]
+    selector: Callable[[], BaseSelector]
     session_timeout_ms: int
     value_deserializer: Callable[[bytes], Any] | Deserializer | None
 
@@ -119,6 +118,27 @@ class ConsumerSettings(KafkaConsumerSettings, total=False):
     revoke_timeout_ms: int | None
 
 
+class ProducerSettings(_OfEveryClient, total=False):
+    """All settings of a ``Producer``: kafka-python's and ``buffer_memory``.
+
+    Its transactional id is an argument.
+    """
+
+    acks: Literal["all", -1]
+    batch_size: int
+    buffer_memory: int
+    compression_type: Literal["gzip", "snappy", "lz4", "zstd", "none"] | None
+    delivery_timeout_ms: float
+    enable_idempotence: Literal[True]
+    key_serializer: Callable[[Any], bytes] | Serializer | None
+    linger_ms: int
+    max_block_ms: int
+    max_request_size: int
+    retries: float
+    transaction_timeout_ms: int
+    value_serializer: Callable[[Any], bytes] | Serializer | None
+
+
 class ProducerGroupSettings(_OfEveryMember, total=False):
     """All settings of a ``ProducerGroup``: kafka-python's and this package's.
 
@@ -126,6 +146,7 @@ class ProducerGroupSettings(_OfEveryMember, total=False):
     """
 
     batch_size: int
+    buffer_memory: int
     commit_interval_ms: int | None
     commit_records: int | None
     compression_type: Literal["gzip", "snappy", "lz4", "zstd"] | None
@@ -136,7 +157,6 @@ class ProducerGroupSettings(_OfEveryMember, total=False):
     linger_ms: int
     max_block_ms: int
     max_request_size: int
-    partitioner: Partitioner
     restart_topic: str | None
     retries: float
     revoke_timeout_ms: int | None

@@ -37,16 +37,16 @@ def summary(report: GroupReport) -> str:
     parts = [f"group {report.group_id}: {group.state}", protocol]
     if group.epoch is not None:
         parts.append(f"epoch {group.epoch}")
-    parts += [_count(len(group.members), "member"), _count(report.partitions, "partition")]
+    parts += [counted(len(group.members), "member"), counted(report.partitions, "partition")]
     lag = f"lag {report.lag:,}"
     if report.unknown and report.unknown == report.partitions:
         lag = "lag unknown"
     elif report.unknown:
-        lag += f" and unknown for {_count(report.unknown, 'partition')}"
+        lag += f" and unknown for {counted(report.unknown, 'partition')}"
     parts.append(lag)
     if report.lag_s is not None and report.lag:
         parts.append(f"the oldest record {_seconds(report.lag_s)} s old")
-    return _printable(", ".join(parts))
+    return printable(", ".join(parts))
 
 
 def cells(report: GroupReport, row: Row) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def cells(report: GroupReport, row: Row) -> tuple[str, ...]:
         _UNKNOWN if row.partition is None else f"{row.partition.topic}-{row.partition.partition}"
     )
     return (
-        *map(_printable, (*who, where)),
+        *map(printable, (*who, where)),
         *(_UNKNOWN if n is None else f"{n:,}" for n in (left.position, left.end, left.lag)),
         _UNKNOWN if row.lag_s is None else _seconds(row.lag_s),
         _revoking(report, row),
@@ -92,7 +92,7 @@ def as_json(report: GroupReport) -> str:
     return json.dumps(
         {
             "group": report.group_id,
-            "at": _time(report.at),
+            "at": iso_time(report.at),
             "state": group.state,
             "protocol": group.protocol,
             "assignor": group.assignor or None,
@@ -106,8 +106,8 @@ def as_json(report: GroupReport) -> str:
     )
 
 
-def _printable(text: str) -> str:
-    """The text with control characters as escapes: members choose their names freely."""
+def printable(text: str) -> str:
+    """The text with control characters as escapes: clients choose their names freely."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
@@ -143,7 +143,7 @@ def _partition(row: Row) -> dict[str, Any]:
         "lag": left.lag,
         "lag_seconds": _rounded(row.lag_s),
         "revoking": row.revoking,
-        "revoking_since": None if since is None else _time(since),
+        "revoking_since": None if since is None else iso_time(since),
         "gaps": left.gaps,
         "gap_offsets": left.gap_offsets,
         "note": left.note or None,
@@ -157,7 +157,8 @@ def _revoking(report: GroupReport, row: Row) -> str:
     return "yes" if since is None else f"{max(0.0, report.at - since):.0f} s"
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
+    """The number and the noun: "1 member", "2 members"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -169,5 +170,6 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _time(at: float) -> str:
+def iso_time(at: float) -> str:
+    """Seconds since 1970 as UTC in ISO 8601."""
     return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).isoformat()

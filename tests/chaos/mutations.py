@@ -255,8 +255,8 @@ MUTATIONS = (
         "points",
         "a transaction that touches several source partitions writes one restart point",
         "producer/transactions.py",
-        "for p, value in values.items()\n                }",
-        "for p, value in list(values.items())[:1]\n                }",
+        "for p, value in points.items()\n            }",
+        "for p, value in list(points.items())[:1]\n            }",
         named="producers",
     ),
 )

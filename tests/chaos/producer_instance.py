@@ -32,12 +32,14 @@ class Teller(ProducerRebalanceListener):
 
     def __init__(self) -> None:
         self.next: dict[int, int] = {}
+        self.told: dict[int, str | None] = {}  # the restart points
 
     def go_back_to(self, restart_points: Mapping[int, str | None]) -> None:
         self.next = {p: int(point or 0) for p, point in restart_points.items()}
 
     def on_partitions_assigned(self, restart_points: dict[int, str | None]) -> None:
         self.next |= {p: int(point or 0) for p, point in restart_points.items()}
+        self.told |= restart_points
         tell("assigned", points={str(p): point for p, point in restart_points.items()})
 
     def on_partitions_revoked(self, source_partitions: frozenset[int]) -> None:
@@ -123,7 +125,6 @@ def commit_each_time(
 def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller, _: Orders) -> None:
     """Transactions end where they like: what was sent and not committed goes on being ahead."""
     group.poll(timeout_ms=0 if teller.next else 20)
-    before = group.restart_points
     for p in list(teller.next):
         n = teller.next.get(p)
         if n is None:  # gone with the commit that the record before has made
@@ -137,8 +138,11 @@ def by_itself(group: ProducerGroup, settings: dict[str, Any], teller: Teller, _:
         except PartitionsLostError:
             teller.next.pop(p, None)  # this record alone
     time.sleep(settings["pause_s"])
-    after = group.restart_points
-    if moved := {str(p): int(at) for p, at in after.items() if at and before.get(p) != at}:
+    # Those that a poll has committed, too.
+    points = group.restart_points
+    moved = {str(p): int(at) for p, at in points.items() if at and teller.told.get(p) != at}
+    if moved:
+        teller.told |= points
         tell("committed", points=moved)
 
 

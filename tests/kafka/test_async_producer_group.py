@@ -8,10 +8,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from producer_groups import read_committed
 
-from pyspark_kafka_rebalance import AsyncProducerGroup, OptionError, TransactionAbortedError
+from pyspark_kafka_rebalance import (
+    AsyncGroupTransaction,
+    AsyncProducerGroup,
+    OptionError,
+    TransactionAbortedError,
+)
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 pytestmark = pytest.mark.parametrize("protocol", ["classic"], indirect=True)
@@ -41,11 +47,14 @@ def test_records_and_restart_points_are_committed_as_one(
         async with make() as group:
             assert await group.subscribe() == {0: None, 1: None, 2: None}
             deliveries = [
-                await group.send(topic, b"%d" % n, source_partition=0) for n in range(100)
+                await group.send(topic, b"%d" % n, source_partition=0, future=True)
+                for n in range(100)
             ]
-            metadata = await deliveries[-1]
-            assert metadata.topic == topic
-            assert deliveries[0].done()
+            first, last = deliveries[0], deliveries[-1]
+            assert first is not None
+            assert last is not None
+            assert (await last).topic == topic
+            assert first.done()
             await group.commit_transaction("100")
             await group.send(topic, b"never seen", source_partition=1)
             assert await group.abort_transaction() == {0: "100", 1: None, 2: None}
@@ -159,48 +168,126 @@ def test_what_is_refused_is_raised_where_it_is_awaited(topic: str, make: MakeGro
     asyncio.run(produce())
 
 
-def test_every_task_is_told_of_an_abort_before_its_restart_point_moves(
+def test_no_task_sends_behind_what_was_aborted(
     kafka: LocalKafka, topic: str, make: MakeGroup
 ) -> None:
     """One of them was told, and what the other had sent before was passed by."""
     rows = 4
 
     async def produce() -> None:
-        told: list[int] = []
         half = [asyncio.Event(), asyncio.Event()]
         goes_on = [asyncio.Event(), asyncio.Event()]
+        told: list[tuple[int, str]] = []
 
-        async def work(p: int) -> None:
-            n = 0
-            while n < rows:
+        async def work(p: int, transaction: AsyncGroupTransaction) -> None:
+            for n in range(rows):
                 if n == rows // 2:
                     half[p].set()
                     await goes_on[p].wait()
                 try:
-                    await group.send(topic, b"%d:%d" % (p, n), source_partition=p)
-                    n += 1
+                    await transaction.send(topic, b"%d:%d" % (p, n), source_partition=p)
                 except TransactionAbortedError as error:
-                    told.append(p)
-                    n = int(error.restart_points[p] or 0)
+                    told.append((p, error.reason))
+
+        async def transact() -> None:
+            async with group.transaction() as transaction:
+                await asyncio.gather(*(work(p, transaction) for p in range(2)))
+                await transaction.commit({0: str(rows), 1: str(rows)})
 
         async with make() as group:
             await group.subscribe()
-            workers = [asyncio.create_task(work(p)) for p in range(2)]
+            first = asyncio.create_task(transact())
             await asyncio.gather(*(each.wait() for each in half))
             group._group._membership.ownership.doom("said the test")
+            assert not await group.poll(), "nobody is told of a handle's abort by a poll"
             goes_on[0].set()
-            await workers[0]
-            await group.commit_transaction({0: str(rows)})
-            with pytest.raises(TransactionAbortedError, match=r"source partitions 1 were aborted"):
-                await group.commit_transaction({0: str(rows), 1: str(rows // 2)})
-            goes_on[1].set()
-            await workers[1]
-            assert told == [0, 1]
-            await group.commit_transaction({1: str(rows)})
+            await asyncio.sleep(0.1)
+            async with group.transaction() as second:  # while one of the first still sends
+                await second.send(topic, b"0:0", source_partition=0, restart_point="1")
+                goes_on[1].set()
+                with pytest.raises(TransactionAbortedError, match="said the test"):
+                    await first
+            assert sorted(told) == [(p, "said the test") for p in (0, 0, 1, 1)]
+            assert group.restart_points == {0: "1", 1: None, 2: None}
+            with pytest.raises(TransactionAbortedError, match="has been committed"):
+                await second.send(topic, b"0:1", source_partition=0)
+            for p in goes_on:
+                p.set()
+            await transact()
 
     asyncio.run(produce())
     found = read_committed(kafka, topic)
-    assert sorted(found) == [b"%d:%d" % (p, n) for p in range(2) for n in range(rows)]
+    whole = [b"%d:%d" % (p, n) for p in range(2) for n in range(rows)]
+    assert sorted(found) == sorted([b"0:0", *whole])
+
+
+def test_a_handle_that_nobody_waits_for_is_ended(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            released = threading.Event()
+            group._thread.submit(released.wait)
+
+            async def transact() -> None:
+                async with group.transaction():
+                    pytest.fail("it was cancelled")
+
+            beginning = asyncio.create_task(transact())
+            await asyncio.sleep(0.05)
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+            released.set()
+            await group.send(topic, b"row", source_partition=0)
+            await group.commit_transaction({0: "1"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"row"]
+
+
+def test_an_abort_that_nobody_heard_of_is_told_again(
+    kafka: LocalKafka, topic: str, make: MakeGroup
+) -> None:
+    """Its next records would follow a gap."""
+
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            await group.send(topic, b"gone", source_partition=0)
+            released = threading.Event()
+            group._thread.submit(released.wait)
+            group._group._membership.ownership.doom("said the test")
+            sending = asyncio.create_task(group.send(topic, b"gone, too", source_partition=0))
+            await asyncio.sleep(0.05)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            released.set()
+            with pytest.raises(TransactionAbortedError, match="said the test"):
+                await group.commit_transaction({0: "2"})
+            await group.send(topic, b"row", source_partition=0)
+            await group.commit_transaction({0: "1"})
+
+    asyncio.run(produce())
+    assert read_committed(kafka, topic) == [b"row"]
+
+
+def test_arrow_data(kafka: LocalKafka, topic: str, make: MakeGroup) -> None:
+    rows = pa.table({"value": [b"%d" % n for n in range(1_000)]})
+
+    async def produce() -> None:
+        async with make() as group:
+            await group.subscribe()
+            await group.send_batch(topic, rows, source_partition=0, restart_point="1000")
+            await group.commit_transaction()
+            async with group.transaction() as transaction:
+                await transaction.send_batch(topic, rows, source_partition=1, restart_point="1")
+            assert group.restart_points == {0: "1000", 1: "1", 2: None}
+
+    asyncio.run(produce())
+    assert len(read_committed(kafka, topic)) == 2_000
 
 
 def test_what_is_sent_in_tasks_of_its_own_is_the_callers(

@@ -11,8 +11,9 @@ import pytest
 from group_members import PATIENCE_S, losses, owns, parts_of, poll_until, records
 from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
+from producer_groups import read_committed
 
-from pyspark_kafka_rebalance import DeferredRevokeConsumer, ProducerGroup
+from pyspark_kafka_rebalance import DeferredRevokeConsumer, Producer, ProducerGroup
 from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 
 pytestmark = [
@@ -94,6 +95,35 @@ def test_a_child_of_an_admin_client_closes_nothing(kafka, topic_name):
     with admin_client({"bootstrap_servers": kafka.bootstrap_servers}) as admin:
         assert forked(admin.close) == 0
         assert topic_name in admin.list_topics()
+
+
+def test_a_child_of_a_producer_leaves_its_transaction_alone(kafka, topic_name):
+    kafka.create_topic(topic_name)
+    with Producer(topic_name, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        transaction = producer.transaction()
+        transaction.send(topic_name, b"x")
+
+        def leave_the_block() -> None:
+            with producer:
+                refused(lambda: transaction.send(topic_name, b"y"))
+                refused(transaction.flush)
+                refused(transaction.commit)
+                refused(producer.initialize)
+
+        with producer._lock, producer._rows_lock:
+            assert forked(leave_the_block) == 0
+        transaction.commit()
+    with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+
+        def use_it() -> None:
+            refused(lambda: producer.send(topic_name, b"y"))
+            refused(producer.flush)
+            producer.close()
+
+        assert forked(use_it) == 0
+        producer.send(topic_name, b"z")
+        producer.flush()
+    assert read_committed(kafka, topic_name) == [b"x", b"z"]
 
 
 def test_a_child_of_a_producer_group_leaves_its_transaction_alone(kafka, topic_name, group_id):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flaky_network import FlakyNetwork
 from group_members import wait_until
+from hanging_transaction import assert_it_is_ended
 from kafka import KafkaAdminClient
 from kafka.protocol.producer import EndTxnRequest
 from producer_groups import PATIENCE_S, Zombie, owns, poll_until, read_committed
@@ -24,6 +25,7 @@ from pyspark_kafka_rebalance.doctor.judgement import judge_brokers
 from pyspark_kafka_rebalance.producer import offsets_tool
 from pyspark_kafka_rebalance.producer.stored_points import GroupIsActiveError, StoredPoints
 from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.transactions import command as transactions
 
 
 def brokers_of(version: str) -> Iterator[LocalKafka]:
@@ -192,3 +194,27 @@ def test_a_former_member_s_transaction_ends_before_restart_points_are_set(
     points = {p: None if found is None else found.value for p, found in tool.read().items()}
     assert points == {0: "c", 1: None}
     assert read_committed(fenced, topic_name) == []
+
+
+def test_transactions_cannot_be_listed_on_the_oldest(
+    unfenced: LocalKafka, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--bootstrap-servers", unfenced.bootstrap_servers)
+    for words in (["list"], ["describe", "--topic", "t"], ["abort", "--transactional-id", "t"]):
+        assert transactions.main([*words, *where]) == transactions.FAILED
+        assert capsys.readouterr().err == (
+            "error: the brokers cannot list transactions (Kafka 2.3): that needs Kafka 3.0 or "
+            "newer\n"
+        )
+
+
+def test_a_hanging_transaction_is_named_and_ended(
+    fenced: LocalKafka, topic_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kafka before 3.8 does not filter by duration; 3.6 is the first to prevent this."""
+    if not "3.0" <= fenced.version < "3.6":
+        pytest.skip(f"Kafka {fenced.version}")
+    assert_it_is_ended(fenced, topic_name, capsys)
+    where = ("--bootstrap-servers", fenced.bootstrap_servers)
+    assert transactions.main(["list", "--open-for", "1", *where]) == transactions.DONE
+    assert capsys.readouterr().out == "0 open transactions\n"

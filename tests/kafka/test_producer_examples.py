@@ -63,15 +63,24 @@ def topics(kafka: LocalKafka) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("topics")
+@pytest.mark.parametrize(
+    ("script", "stops"),
+    [("postgresql_tables.py", signal.SIGTERM), ("postgresql_batches.py", signal.SIGINT)],
+)
 def test_three_tables_by_instances_of_which_one_is_killed(
-    kafka: LocalKafka, postgres_url: str, group_id: str, tmp_path: Path
+    kafka: LocalKafka,
+    postgres_url: str,
+    group_id: str,
+    tmp_path: Path,
+    script: str,
+    stops: signal.Signals,
 ) -> None:
     with psycopg.connect(postgres_url) as connection:
         connection.execute((EXAMPLES / "postgresql_tables.sql").read_bytes())
     arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--group-id", group_id)
     arguments += ("--postgres", postgres_url, "--session-timeout-ms", "3000")
     with (
-        processes("postgresql_tables.py", tmp_path) as start,
+        processes(script, tmp_path) as start,
         WriterProcess(postgres_url, rows_per_s=500, work=tmp_path, longest_s=0.5) as writer,
     ):
         instances = {name: start(name, *arguments) for name in "abc"}
@@ -82,7 +91,7 @@ def test_three_tables_by_instances_of_which_one_is_killed(
             lambda: sum(said(tmp_path, n).count("go on: ") for n in "bc") > 2, "the take-over"
         )
         time.sleep(1)
-        instances["b"].send_signal(signal.SIGTERM)
+        instances["b"].send_signal(stops)
         assert instances["b"].wait(PATIENCE_S) == 0, said(tmp_path, "b")
         time.sleep(1)
         writer.stop()
@@ -106,8 +115,9 @@ def test_three_tables_by_instances_of_which_one_is_killed(
         assert "Traceback" not in said(tmp_path, name)
 
 
+@pytest.mark.parametrize("form", [(), ("--blocks",)], ids=["lines", "blocks"])
 def test_the_lines_of_files_that_grow(
-    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path
+    kafka: LocalKafka, topic: str, group_id: str, tmp_path: Path, form: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -130,13 +140,14 @@ def test_the_lines_of_files_that_grow(
 
     writing = threading.Thread(target=write)
     arguments = ("--bootstrap-servers", kafka.bootstrap_servers, "--group-id", group_id)
-    arguments += ("--folder", str(folder), "--topic", topic)
+    arguments += ("--folder", str(folder), "--topic", topic, "--session-timeout-ms", "3000")
     with processes("folder_of_files.py", tmp_path) as start:
-        first = start("first", *arguments)
-        start("second", *arguments)
+        first, second, _ = (start(name, *arguments, *form) for name in ("first", "second", "third"))
         writing.start()
         try:
-            wait_until(lambda: len(lines_in(kafka, topic)) > 500, "the first lines")
+            wait_until(lambda: len(lines_in(kafka, topic)) > 200, "the first lines")
+            second.kill()
+            wait_until(lambda: len(lines_in(kafka, topic)) > 500, "more lines")
             first.send_signal(signal.SIGTERM)
             assert first.wait(PATIENCE_S) == 0, said(tmp_path, "first")
             writing.join()

@@ -29,11 +29,13 @@ from pyspark_kafka_rebalance import (
 )
 from pyspark_kafka_rebalance.doctor import command as doctor
 from pyspark_kafka_rebalance.fetch import connections
+from pyspark_kafka_rebalance.produce.producer import Producer
 from pyspark_kafka_rebalance.settings.client_settings import map_client_settings
 from pyspark_kafka_rebalance.status import command
 from pyspark_kafka_rebalance.testing import SecuredKafka
 from pyspark_kafka_rebalance.testing.java import find_java
 from pyspark_kafka_rebalance.testing.secured_kafka import jaas_line
+from pyspark_kafka_rebalance.transactions import command as transactions
 from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 
 PATIENCE_S = 60.0
@@ -370,7 +372,7 @@ def test_a_new_owner_that_may_not_end_what_the_last_one_left_open_waits_for_its_
     """
     caplog.set_level(logging.INFO)
     kafka.create_topic(topic_name)
-    options = {"group_protocol": protocol, "transaction_timeout_ms": 1_500}
+    options = {"group_protocol": protocol, "transaction_timeout_ms": 6_000}
     login = client_config(kafka.login("PLAIN", "etl"))
     with (
         ProducerGroup(group_id, 1, bootstrap_servers=kafka.bootstrap_servers, **options) as first,
@@ -381,7 +383,9 @@ def test_a_new_owner_that_may_not_end_what_the_last_one_left_open_waits_for_its_
         zombie = Zombie(first)
         first.subscribe()
         first.commit_transaction("0")
-        first.send(topic_name, b"never seen", source_partition=0).get(timeout=PATIENCE_S)
+        row = first.send(topic_name, b"never seen", source_partition=0, future=True)
+        assert row is not None
+        row.result(timeout=PATIENCE_S)
         zombie.believe()
         zombie.leave_for_good()
         second.subscribe()
@@ -405,6 +409,57 @@ def test_a_producer_that_may_not_have_transactions_is_told(
         pytest.raises(TransactionalIdAuthorizationFailedError),
     ):
         group.subscribe()
+
+
+def test_open_transactions_are_shown_and_aborted_as_far_as_permissions_go(
+    kafka: SecuredKafka, topic_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kafka.create_topic(topic_name)
+    name = f"{topic_name}-id"
+    login = kafka.login("PLAIN", "etl")
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{n}={v}\n" for n, v in login.items() if n != "bootstrap.servers"))
+    where = ("--command-config", str(file), "--bootstrap-servers", login["bootstrap.servers"])
+
+    def run(*words: str) -> Any:
+        """What it printed; the one line of an error."""
+        code = transactions.main([*words, *where, "--json"])
+        shown = capsys.readouterr()
+        assert code == (transactions.FAILED if shown.err else transactions.DONE)
+        return shown.err if shown.err else json.loads(shown.out)
+
+    def listed() -> set[str]:
+        return {t["transactional_id"] for t in run("list")["transactions"]}
+
+    with Producer(name, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        transaction = producer.transaction()
+        transaction.send(topic_name, b"open")
+        transaction.flush()
+        assert name in listed()
+        kafka.allow("User:somebody", "WRITE", "TRANSACTIONAL_ID", name)
+        assert name not in listed(), "brokers leave it out, and do not say so"
+        for word in ("describe", "abort"):
+            refused = run(word, "--transactional-id", name)
+            assert refused.startswith("error: it needs DESCRIBE on the transactional ids")
+            assert name in refused
+        (partition,) = run("describe", "--topic", topic_name)["partitions"]
+        assert partition["open"][0]["hanging"], "as docs/transactions.md warns"
+        kafka.allow("User:etl", "DESCRIBE", "TRANSACTIONAL_ID", name)
+        assert name in listed()
+        (partition,) = run("describe", "--topic", topic_name)["partitions"]
+        assert partition["open"][0]["transaction"]["transactional_id"] == name
+        refused = run("abort", "--transactional-id", name, "--yes")
+        assert refused.startswith(f"error: it needs WRITE on transactional id '{name}'")
+        kafka.allow("User:somebody", "READ", "TOPIC", topic_name)
+        kafka.allow("User:etl", "DESCRIBE", "TOPIC", topic_name)
+        (partition,) = run("describe", "--topic", topic_name)["partitions"]
+        assert (partition["problem"], partition["open"]) == ("no READ on the topic", [])
+        described = run("describe", "--transactional-id", name)
+        assert described["partitions"][0]["problem"] == "no READ on the topic"
+        kafka.allow("User:etl", "WRITE", "TRANSACTIONAL_ID", name)
+        assert run("abort", "--transactional-id", name, "--yes")["aborted"]
+        with pytest.raises(TransactionAbortedError):
+            transaction.commit()
 
 
 # -- the command that shows a group ----------------------------------------------------------------
@@ -446,7 +501,7 @@ def test_a_group_is_shown_as_far_as_permissions_go(
     assert f"DESCRIBE on group '{group_id}'" in line
 
 
-def test_a_refused_login_of_the_command_is_one_line(
+def test_a_refused_login_of_the_wordis_one_line(
     kafka: SecuredKafka, group_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = kafka.login("PLAIN", "etl")

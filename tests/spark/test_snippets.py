@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer
 from kafka.serializer import Deserializer
@@ -44,6 +45,7 @@ NOT_RUN = {
     ("README.md", 2): "examples/quickstart.py, run by test_examples.py",
     ("docs/consumer.md", 9): "followed by tests/kafka/test_application_transactions.py",
     ("docs/observability.md", 2): "the process's only meter provider, and a port: test_metrics.py",
+    ("docs/producer-groups.md", 3): "tests/kafka/test_async_producer_group.py does the same",
     ("docs/security.md", 3): "tests/kafka/test_secured_brokers.py starts the same broker",
     ("docs/spark-versions.md", 1): "Connect's client needs a process: test_connect.py",
     ("docs/stateful-queries.md", 1): "a part of examples/totals_by_customer.py: test_examples.py",
@@ -400,6 +402,51 @@ def test_producers_of_the_readme(page: Page, printed: list[Snippet]) -> None:
 @of("docs/producer-groups.md", 1)
 def test_producers(page: Page, printed: list[Snippet]) -> None:
     produce_tables(page, printed)
+
+
+@of("docs/producer-groups.md", 2)
+def test_rows_of_a_source(page: Page, printed: list[Snippet]) -> None:
+    page.create("orders", partitions=1, records=0)
+    page.topics.append("__producer_group.rows")
+    with ProducerGroup("rows", 3, bootstrap_servers=page.kafka.bootstrap_servers) as group:
+        group.subscribe()
+        page.run(printed, group=group, rows=pa.table({"value": ["a", "b"]}))
+        assert group.restart_points[1] == "4711"
+    assert list(page.ends("orders").values()) == [3], "with the marker"
+
+
+@of("docs/producer.md", 1)
+def test_a_producer(page: Page, printed: list[Snippet]) -> None:
+    page.create("orders", "payments", partitions=1, records=0)
+    page.run(printed)
+    ends = [sum(page.ends(topic).values()) for topic in page.topics]
+    assert ends == [4, 2], "records, and the marker of a transaction"
+
+
+@of("docs/producer.md", 2)
+def test_results_and_offsets_in_one_transaction(
+    page: Page, printed: list[Snippet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TopicPartition("orders", 0)
+
+    class Reader(DeferredRevokeConsumer):
+        def poll(self, *args: Any, **kwargs: Any) -> Any:
+            if self.committed(source) == RECORDS:
+                raise _End
+            return super().poll(*args, **kwargs)
+
+    monkeypatch.setattr(pyspark_kafka_rebalance, "DeferredRevokeConsumer", Reader)
+    page.create("orders", partitions=1)
+    page.create("enriched", partitions=1, records=0)
+    page.run(printed)["producer"].close()
+    reader = KafkaConsumer(
+        "enriched",
+        bootstrap_servers=page.kafka.bootstrap_servers,
+        isolation_level="read_committed",
+    )
+    assert [next(reader).value for _ in range(RECORDS)] == [b"%d" % n for n in range(RECORDS)]
+    assert sum(page.ends("enriched").values()) == RECORDS + 1, "with the marker"
+    reader.close()
 
 
 @of("docs/observability.md", 1)

@@ -108,7 +108,9 @@ def keywords_of(name: str) -> frozenset[str]:
         return frozenset(exported.__annotations__)
     named = set(inspect.signature(exported).parameters)
     if "config" in named:
-        named |= keywords_of("ProducerGroupSettings" if "Producer" in name else "ConsumerSettings")
+        settings = f"{name.removeprefix('Async')}Settings"
+        public = importlib.import_module(PACKAGE).__all__
+        named |= keywords_of(settings if settings in public else "ConsumerSettings")
     return frozenset(named)
 
 

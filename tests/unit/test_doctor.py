@@ -63,6 +63,7 @@ DRIVER = PythonFacts(
     versions={"kafka": "3.0.12", "pyarrow": "26.0.1", "pyspark": "4.3.0", NAME: __version__},
     package_file=f"/venv/lib/{NAME}/__init__.py",
     decoder=True,
+    encoder=True,
     listed=frozenset({NAME}),
     sources=frozenset({NAME}),
 )
@@ -73,14 +74,15 @@ def without(facts: PythonFacts, name: str, reason: str = "ModuleNotFoundError") 
     return replace(facts, versions={**facts.versions, name: None}, errors={name: reason})
 
 
-def of_driver(facts: PythonFacts, folder: str = "/elsewhere", choice: str = "") -> dict[str, Any]:
-    return {finding.subject: finding for finding in judge_driver(facts, folder, choice)}
+def of_driver(facts: PythonFacts, folder: str = "/elsewhere") -> dict[str, Any]:
+    return {finding.subject: finding for finding in judge_driver(facts, folder, "")}
 
 
 def test_a_driver_that_has_everything() -> None:
     found = of_driver(DRIVER)
     assert {finding.level for finding in found.values()} == {Level.OK}
-    assert list(found) == ["Python", "kafka-python", "pyarrow", "compiled decoder", "PySpark"]
+    compiled = ["compiled decoder", "compiled encoder"]
+    assert list(found) == ["Python", "kafka-python", "pyarrow", *compiled, "PySpark"]
 
 
 def test_an_old_python() -> None:
@@ -125,15 +127,23 @@ def test_what_is_supported_is_what_the_installation_asks_for() -> None:
     assert numbers_of("unknown") == ()
 
 
-def test_a_missing_decoder() -> None:
-    facts = replace(DRIVER, decoder=False)
-    assert "a C compiler" in of_driver(facts)["compiled decoder"].advice
+@pytest.mark.parametrize("name", ["decoder", "encoder"])
+def test_a_part_that_is_not_compiled(name: str) -> None:
+    facts = replace(DRIVER, **{name: False})
+    assert [f.subject for f in of_driver(facts).values() if f.level is not Level.OK] == [
+        f"compiled {name}"
+    ]
+    assert "a C compiler" in of_driver(facts)[f"compiled {name}"].advice
+    assert f"records are {name[:-1]}d in Python" in of_driver(facts)[f"compiled {name}"].found
     in_checkout = replace(facts, package_file=f"/home/me/checkout/{NAME}/__init__.py")
-    found = of_driver(in_checkout, folder="/home/me/checkout")["compiled decoder"]
+    found = of_driver(in_checkout, folder="/home/me/checkout")[f"compiled {name}"]
     assert found.level is Level.WARN
     assert "run from another folder" in found.advice
-    found = of_driver(DRIVER, choice="python")["compiled decoder"]
-    assert found.level is Level.WARN
+    choices = [("python" if each == name else "") for each in ("decoder", "encoder")]
+    of_choice = {f.subject: f for f in judge_driver(DRIVER, "/elsewhere", *choices)}
+    assert [f.subject for f in of_choice.values() if f.level is Level.WARN] == [f"compiled {name}"]
+    found = of_choice[f"compiled {name}"]
+    assert f"switched off by PYSPARK_KAFKA_REBALANCE_{name.upper()}" in found.found
     assert "unset" in found.advice
 
 
@@ -166,6 +176,7 @@ def test_a_virtual_environment_that_spark_does_not_know_of() -> None:
         (without(OTHER, "kafka", "not there"), Level.FAIL, "kafka-python cannot be imported"),
         (without(OTHER, "pyarrow", "not there"), Level.FAIL, "pyarrow cannot be imported"),
         (replace(OTHER, decoder=False), Level.WARN, "lacks the compiled decoder"),
+        (replace(OTHER, encoder=False), Level.WARN, "lacks the compiled encoder"),
         (replace(OTHER, versions={**OTHER.versions, NAME: "0.0.1"}), Level.WARN, "release 0.0.1"),
     ],
 )

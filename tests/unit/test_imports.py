@@ -32,7 +32,9 @@ sys.meta_path.insert(0, Forbid())
 """
 
 
-@pytest.mark.parametrize("room", ["consumer", "fetch", "metrics", "status", "testing"])
+@pytest.mark.parametrize(
+    "room", ["consumer", "fetch", "metrics", "produce", "status", "testing", "transactions"]
+)
 def test_every_module_of_the_room_imports_without_pyspark(room: str) -> None:
     imported = run(
         FORBID_PYSPARK

@@ -17,7 +17,7 @@ from pyspark_kafka_rebalance import (
     TransactionAbortedError,
 )
 from pyspark_kafka_rebalance.producer.boundaries import Boundaries
-from pyspark_kafka_rebalance.producer.listener import ProducerRebalanceListener, tell
+from pyspark_kafka_rebalance.producer.members.listener import ProducerRebalanceListener, tell
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
 from pyspark_kafka_rebalance.producer.rates import Rates
 from pyspark_kafka_rebalance.producer.restart_points import (
@@ -76,6 +76,17 @@ def test_a_transaction_ends_only_where_each_source_partition_could_be_gone_on_wi
     boundaries.sent([1], "b", at(0))
     assert boundaries.due(0)
     assert boundaries.points() == {0: "a", 1: "b"}
+
+
+def test_a_restart_point_without_records_is_committed() -> None:
+    """As of a source's result that is empty; a revoke waited for the transaction's timeout."""
+    boundaries = Boundaries(1.0, 10)
+    boundaries.sent([0], "a", at(10), records=0)
+    assert not boundaries.due(10.9)
+    assert boundaries.due(10.9, hurry=True)
+    assert boundaries.due(11)
+    boundaries.end()
+    assert not boundaries.due(99, hurry=True)
 
 
 def test_who_waits_for_the_end_of_a_transaction_gets_the_next_boundary() -> None:
@@ -196,6 +207,8 @@ def test_a_static_member_keeps_the_name_of_its_transactions() -> None:
         ("partition_assignment_strategy", ()),
         ("max_poll_interval_ms", 5),
         ("no_such_setting", 5),
+        ("buffer_memory", 0),
+        ("compression_type", "brotli"),
     ],
 )
 def test_what_is_not_allowed_is_named_before_anything_is_connected(option: str, value: Any) -> None:
@@ -203,6 +216,29 @@ def test_what_is_not_allowed_is_named_before_anything_is_connected(option: str, 
     with pytest.raises(OptionError) as refused:
         ProducerOptions.checked(**given)
     assert refused.value.option == option
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "instead"),
+    [
+        ("partitioner", object(), r"send\(partition="),
+        ("retries", 5, "delivery_timeout_ms"),
+    ],
+)
+def test_what_the_producer_does_without_names_what_to_use_instead(
+    option: str, value: Any, instead: str
+) -> None:
+    with pytest.raises(OptionError, match=instead):
+        ProducerOptions.checked("g", 3, **{option: value})
+    assert "retries" not in ProducerOptions.checked("g", 3, retries=float("inf")).producer
+
+
+def test_what_only_the_member_has_is_no_setting_of_the_producer() -> None:
+    options = ProducerOptions.checked("g", 3, metric_reporters=[], buffer_memory=1_000_000)
+    assert "metric_reporters" in options.member
+    assert "metric_reporters" not in options.producer
+    assert options.producer["buffer_memory"] == 1_000_000
+    assert "buffer_memory" not in options.member
 
 
 # -- what is told ---------------------------------------------------------------------------------
@@ -273,3 +309,22 @@ def test_progress_is_a_table() -> None:
         "0                 -              0        0.0        -",
         "2 (revoking)      12:34:00       1200     40.0       0.2 s ago",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(
+            ("group_id", name)
+            for name in ("", 5, "a b", "a/b", "\u65e5\u672c", "g" * 233, "\ud800")
+        ),
+        *(("restart_topic", name) for name in ("a b", "t" * 250, "..", 5)),
+    ],
+)
+def test_names_that_kafka_refuses(option: str, value: Any) -> None:
+    """Before anything connects; a group that makes no topic name can have its topic named."""
+    given = {"group_id": "g", "source_partition_count": 1, option: value}
+    with pytest.raises(OptionError, match=option):
+        ProducerOptions.checked(**given)
+    if option == "group_id" and isinstance(value, str) and value not in ("", "\ud800"):
+        assert ProducerOptions.checked(**given, restart_topic="t").topic == "t"

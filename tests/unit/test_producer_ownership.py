@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pyspark_kafka_rebalance.producer.ownership import ProducerEvents, SourceOwnership
+from pyspark_kafka_rebalance.producer.members.ownership import ProducerEvents, SourceOwnership
 
 COUNT = 4
 

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+from itertools import combinations
+from pathlib import Path
 
+import pytest
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from demos.producers.course import InstanceStatus
 from demos.producers.figures import Commit, HandOver, hand_overs, rates
 from demos.producers.figures import median_s as median_of
+from demos.producers.screen import COLOURS, Screen
+from demos.shop.tables import TABLES
+from demos.time_axis import save_stacked
 
 COMMITS = [
     Commit(1.0, "A", 0, 10),
@@ -39,3 +49,25 @@ def test_rates_of_each_table_by_instance() -> None:
     assert sum(found[0, "A"]) == pytest.approx(200.0)
     assert sum(found[1, "A"]) == pytest.approx(200.0)
     assert (0, "C") not in found
+
+
+def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
+    lines = [InstanceStatus(name, "suspended", TABLES, 1_234, 123_456, 1_234) for name in COLOURS]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(Screen(console, "group g at 127.0.0.1:9092", lambda: (lines, 600.0)).table())
+    text = console.export_text()
+    assert all(heading in text for heading in ("state", "tables", "committed", "aborted"))
+    assert text.count(f"{', '.join(TABLES)} ") == len(COLOURS)
+    assert text.count("1,234 │\n") == len(COLOURS)
+
+
+def test_the_names_of_events_do_not_meet(tmp_path: Path) -> None:
+    figure = Figure(figsize=(10, 6.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    marks = {"B joins": 30, "C stops": 127.0, "A stalls": 136.0, "A wakes": 144.0, "end": 145.0}
+    save_stacked(tmp_path / "some.png", figure, [axes], 150, marks, "A title", "and another")
+    written = [*axes.texts, axes._left_title, figure._suptitle]
+    assert [text.get_text() for text in axes.texts] == list(marks)
+    for one, other in combinations(written, 2):
+        met = one.get_window_extent().overlaps(other.get_window_extent())
+        assert not met, f"{one.get_text()} meets {other.get_text()}"

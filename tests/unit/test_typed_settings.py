@@ -12,8 +12,14 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaConfigurationError
 
-from pyspark_kafka_rebalance import ConsumerSettings, DeferredRevokeConsumer, ProducerGroupSettings
+from pyspark_kafka_rebalance import (
+    ConsumerSettings,
+    DeferredRevokeConsumer,
+    ProducerGroupSettings,
+)
+from pyspark_kafka_rebalance import ProducerSettings as TypedProducerSettings
 from pyspark_kafka_rebalance.errors import OptionError
+from pyspark_kafka_rebalance.produce.producer_settings import ProducerSettings
 from pyspark_kafka_rebalance.producer.options import ProducerOptions
 
 
@@ -41,7 +47,8 @@ def group_accepts(settings: dict[str, Any]) -> bool:
     except OptionError:
         return False
     # What these refuse is refused by `subscribe`, too late.
-    assert accepts(KafkaProducer, options.producer)
+    producer = dict(options.producer)
+    ProducerSettings.checked(producer.pop("transactional_id"), producer)
     assert accepts(DeferredRevokeConsumer, options.member)
     return True
 
@@ -69,8 +76,25 @@ def test_a_producer_group_takes_the_settings_that_are_typed_and_no_others() -> N
     typed = ProducerGroupSettings.__annotations__
     values = dict.fromkeys(typed) | KafkaConsumer.DEFAULT_CONFIG | KafkaProducer.DEFAULT_CONFIG
     values |= defaults(DeferredRevokeConsumer.__init__) | defaults(ProducerOptions.checked)
+    values["buffer_memory"] = 1_000_000  # of our producer alone
     del values["group_id"]  # its first argument
     assert {name for name in values if group_accepts({name: values[name]})} == set(typed)
+
+
+def test_a_producer_takes_the_settings_that_are_typed_and_no_others() -> None:
+    typed = TypedProducerSettings.__annotations__
+    values = dict.fromkeys(typed) | KafkaConsumer.DEFAULT_CONFIG | KafkaProducer.DEFAULT_CONFIG
+    values |= {"buffer_memory": 1_000_000, "acks": "all"}
+    del values["transactional_id"]  # its first argument
+
+    def is_accepted(name: str) -> bool:
+        try:
+            ProducerSettings.checked("id", {name: values[name]})
+        except OptionError:
+            return False
+        return True
+
+    assert {name for name in values if is_accepted(name)} == set(typed)
 
 
 def test_the_consumers_own_settings_have_the_types_of_its_signature() -> None:

@@ -10,18 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ...settings.names import is_topic_name
 from ...settings.values import INT_MAX, LONG_MAX
 
 if TYPE_CHECKING:
     from kafka.structs import TopicPartition
 
 _LONGEST_NUMBER = 20  # characters; a long has at most 19 digits, and a sign
-_TOPIC = re.compile("[a-zA-Z0-9._-]{1,249}")
-
-
-def is_topic_name(text: str) -> bool:
-    """Whether Kafka allows a topic of this name."""
-    return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
 
 
 def parse_numbers(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ...errors import OptionError, names_of
 from ...settings.client_settings import ClientSettings, map_client_settings
+from ...settings.names import is_topic_name
 from ...settings.problems import Problems
 from ...settings.values import (
     BOOLEAN,
@@ -30,7 +31,7 @@ from ...settings.values import (
     parse_value,
 )
 from ..checkpoint.checkpoint_files import parse_location
-from ..offsets.partition_json import is_topic_name, parse_partitions
+from ..offsets.partition_json import parse_partitions
 from .catch_up_options import CATCH_UP_OPTIONS, CatchUpOptions
 from .ending_offsets import ENDING_OPTIONS, EndingOffsets
 from .event_time_options import EVENT_TIME_OPTIONS, EventTimeOptions

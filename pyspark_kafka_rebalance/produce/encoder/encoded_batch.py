@@ -1,0 +1,58 @@
+"""A batch that is ready to be sent, but for its sender."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...fetch.compression import NONE
+from .batch_header import HEADER_SIZE, seal
+from .compression import compress
+from .settings import EncoderSettings
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A record batch of format 2.
+
+    Attributes
+    ----------
+    partition : int
+        Where it goes.
+    data : memoryview
+        The whole batch, valid as it is for a producer without an id; `stamp` writes to it.
+    records : int
+        How many it has. Its sequence numbers are as many.
+    plain_bytes : int
+        Its size before compression.
+    """
+
+    partition: int
+    data: memoryview
+    records: int
+    plain_bytes: int
+
+
+def encoded(
+    partition: int, data: memoryview, records: int, settings: EncoderSettings
+) -> EncodedBatch:
+    """Return a closed batch, compressed if that makes it smaller.
+
+    Parameters
+    ----------
+    partition, records : int
+        See `EncodedBatch`.
+    data : memoryview
+        As `Records.take` returns it: sealed if there is no compression.
+    settings : EncoderSettings
+        Their codec and level count.
+    """
+    plain_bytes = len(data)
+    if settings.codec != NONE:
+        codec = settings.codec
+        compressed = compress(codec, data[HEADER_SIZE:], settings.level)
+        if len(compressed) < plain_bytes - HEADER_SIZE:
+            data = memoryview(bytearray(data[:HEADER_SIZE]) + compressed)
+        else:
+            codec = NONE
+        seal(data, codec)
+    return EncodedBatch(partition, data, records, plain_bytes)

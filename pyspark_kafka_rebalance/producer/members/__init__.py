@@ -1,0 +1,1 @@
+"""One member of a producer group: what it owns, and how it takes source partitions over."""

@@ -1,0 +1,1 @@
+"""Our answer to Kafka's TransactionalMessageCopier, for Kafka's system tests; see ``copier``."""
