@@ -101,6 +101,8 @@ class ProducerSettings:
         for name, least in _TIMES.items():
             _check_time(name, values[name], least)
         _check_codec(values["compression_type"])
+        if given.get("client_id", "") is None:  # kafka-python's default, which it cannot send
+            del given["client_id"]
         if not isinstance(given.get("client_id", ""), str):
             raise OptionError("client_id", given["client_id"], "a string")
         client = {k: v for k, v in given.items() if k in KafkaProducer.DEFAULT_CONFIG}

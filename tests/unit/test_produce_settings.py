@@ -37,7 +37,6 @@ def checked(**config: Any) -> ProducerSettings:
         ("linger_ms", None),
         ("compression_type", ["gzip"]),
         ("client_id", 5),
-        ("client_id", None),
         ("key_serializer", 5),
         ("linger_ms", -1),
         ("buffer_memory", "64"),
@@ -48,6 +47,11 @@ def checked(**config: Any) -> ProducerSettings:
 def test_what_is_refused(name: str, value: object) -> None:
     with pytest.raises(OptionError, match=name):
         Producer("id", **{name: value})
+
+
+def test_no_client_id_is_none_given() -> None:
+    """As kafka-python's default is spelled, with which no request reached a leader."""
+    assert "client_id" not in checked(client_id=None).client
 
 
 @pytest.mark.parametrize("name", ["", "x" * 32_768, "\ud800", b"id", 5])
