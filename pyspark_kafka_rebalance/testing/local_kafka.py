@@ -419,8 +419,6 @@ def _of_the_quorum(
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{ports[broker_id - 1][1]}",
-        # By default empty records twice a second: a sixth to a third of what idle brokers do.
-        "metadata.max.idle.interval.ms": 10_000,
     }
 
 
