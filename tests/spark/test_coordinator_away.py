@@ -84,6 +84,11 @@ def test_a_query_reads_on_without_a_coordinator(quorum, topic_name, group_id, st
         remove_all(quorum, group_id)
         other = stream("other", **options)
         other.start(**IDLING)
-        wait_until(lambda: len(other.rows()) >= UNANSWERED, "the next owner reads")
+        wait_until(
+            lambda: len(other.rows()) >= UNANSWERED,
+            lambda: (
+                f"the next owner reads; {offsets_of(other.rows())=}, {quorum.committed(group_id)=}"
+            ),
+        )
         assert offsets_of(other.rows()) == later
     assert offsets_of(query.rows()) == sorted([(p, 0) for p in range(3)] + later)
