@@ -32,6 +32,8 @@ ROWS = 3_000  # of each codec: more than one block of lz4 and snappy
 
 OUT_OF_ORDER_SEQUENCE = 45
 COORDINATOR_LOAD_IN_PROGRESS = 14
+NOT_LEADER_OR_FOLLOWER = 6
+PATIENCE_S = 60.0
 NOBODY = Stamp()
 
 
@@ -46,7 +48,10 @@ def connections(kafka: LocalKafka) -> Iterator[ClusterConnections]:
 def produce(
     connections: ClusterConnections, topic: str, batch: EncodedBatch, stamp: Stamp = NOBODY
 ) -> tuple[int, int]:
-    """Send a batch and return the error code and the base offset."""
+    """Send a batch and return the error code and the base offset.
+
+    A leader that is elected may not know of it yet.
+    """
     records = stamped_header(batch.data, stamp) + batch.data[HEADER_SIZE:]
     topics = ProduceRequest.TopicProduceData
     request = ProduceRequest(
@@ -64,8 +69,12 @@ def produce(
         min_version=3,
         max_version=9,
     )
-    (response,) = connections.send(request).wait().responses[0].partition_responses
-    return response.error_code, response.base_offset
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        (response,) = connections.send(request).wait().responses[0].partition_responses
+        if response.error_code != NOT_LEADER_OR_FOLLOWER or time.monotonic() > deadline:
+            return response.error_code, response.base_offset
+        time.sleep(0.05)
 
 
 def table_of(codec: int) -> pa.Table:

@@ -82,7 +82,7 @@ def test_eager_consumers_are_replaced_at_once(
         max_poll_records=3,
     )
     with closing(eager):  # its threads would disturb the tests after this one
-        wait_until(lambda: eager.poll(timeout_ms=100), "the first has records")
+        wait_until(lambda: eager.poll(timeout_ms=1_000), "the first has records")
         eager.commit()
         ours = consumers(topic_name)
         with pytest.raises(MembershipError, match="InconsistentGroupProtocol"):

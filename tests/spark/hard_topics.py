@@ -61,6 +61,15 @@ def _values(count: int) -> list[bytes]:
     return [b"%d " % n + b"x" * (n % 90) for n in range(count)]
 
 
+def _long_values(count: int) -> list[bytes]:
+    """Each of which every codec makes smaller.
+
+    A batch that its codec does not make smaller is stored as it is, such as one short record, of
+    which a busy machine may make a batch.
+    """
+    return [value + b"x" * 100 for value in _values(count)]
+
+
 # -- codecs ---------------------------------------------------------------------------------------
 
 
@@ -68,12 +77,9 @@ def _codec(codec: str) -> HardTopic:
     def make(place: Place, topic: str) -> None:
         place.kafka.create_topic(topic, partitions=3)
         compression = None if codec == "none" else codec
-        # A batch that its codec does not make smaller is stored as it is, such as one short record,
-        # of which a busy machine may make a batch.
-        long = [value + b"x" * 100 for value in _values(400)]
-        place.kafka.produce(topic, long, partition=0, compression=compression)
+        place.kafka.produce(topic, _long_values(400), partition=0, compression=compression)
         producer = place.librdkafka(compression_type=codec, linger_ms=50, batch_num_messages=150)
-        for value in _values(400):
+        for value in _long_values(400):
             producer.produce(topic, value, key=value[:2], partition=1)
         _flush(producer)
         _produce_with_java(place, topic, partition=2, count=400, codec=codec)
@@ -101,7 +107,7 @@ def _all_codecs_in_one_partition(place: Place, topic: str) -> None:
     place.kafka.create_topic(topic)
     for codec in (*CODECS, *reversed(CODECS)):
         compression = None if codec == "none" else codec
-        place.kafka.produce(topic, _values(30), partition=0, compression=compression)
+        place.kafka.produce(topic, _long_values(30), partition=0, compression=compression)
     assert codecs_in_log(place.kafka, topic, 0) == set(CODECS.values())
 
 
@@ -222,7 +228,7 @@ def _deleted_head(place: Place, topic: str) -> None:
     """0: up to the middle of a compressed record batch; 1: all of it; 2: nothing."""
     place.kafka.create_topic(topic, partitions=3)
     for partition in range(3):
-        place.kafka.produce(topic, _values(100), partition=partition, compression="lz4")
+        place.kafka.produce(topic, _long_values(100), partition=partition, compression="lz4")
     admin = place.admin()
     try:
         admin.delete_records({TopicPartition(topic, 0): 37, TopicPartition(topic, 1): 100})

@@ -10,6 +10,8 @@ from functools import partial
 
 import pytest
 from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
+from kafka.admin import MemberToRemove
 from kafka.structs import TopicPartition
 
 from . import waiting
@@ -36,11 +38,14 @@ def coordinator_of(quorum, group_id):
 
 
 def remove_all(quorum, group_id):
-    """As at the end of their sessions."""
+    """As at the end of their sessions, which may have come: a restart can take longer."""
     admin = KafkaAdminClient(bootstrap_servers=quorum.bootstrap_servers)
     try:
         group = Group(admin, group_id)
-        group.remove_members(group.clients())
+        left = [MemberToRemove(member_id=member) for member in group.clients()]
+        removed = admin.remove_group_members(group_id, left) if left else {}
+        assert set(removed.values()) <= {kafka_errors.NoError, kafka_errors.UnknownMemberIdError}
+        assert not group.clients()
     finally:
         admin.close()
 

@@ -851,11 +851,14 @@ def test_a_revoke_requested_while_ranges_are_recorded_waits_for_them(query: Quer
             member.while_planning = lambda: None
             seen = member.polls
             member._to_revoke.add(P)
+            member.may_poll.set()
             # The pump learns of it now, and may come as far as releasing it, were it let.
             assert query.group.changed.wait_for(lambda: member.polls > seen, PATIENCE_S)
             query.group.changed.wait_for(lambda: member.polls > seen + 2, 0.3)
 
     member.while_planning = request
+    member.may_poll.clear()
+    assert member.hangs.wait(PATIENCE_S)  # else it may wait for the planner before its next poll
     query.read(P, 100, 150)
     query.rounds(3)
     assert member.ownership.revoking == {P}
