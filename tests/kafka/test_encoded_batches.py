@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 from kafka.structs import TopicPartition
+from written import PATIENCE_S
 
 from pyspark_kafka_rebalance.fetch.connections import ClusterConnections
 from pyspark_kafka_rebalance.produce.encoder.arrow_encoder import ArrowEncoder
@@ -33,7 +34,6 @@ ROWS = 3_000  # of each codec: more than one block of lz4 and snappy
 OUT_OF_ORDER_SEQUENCE = 45
 COORDINATOR_LOAD_IN_PROGRESS = 14
 NOT_LEADER_OR_FOLLOWER = 6
-PATIENCE_S = 60.0
 NOBODY = Stamp()
 
 
