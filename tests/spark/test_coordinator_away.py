@@ -88,7 +88,7 @@ def test_a_query_reads_on_without_a_coordinator(quorum, topic_name, group_id, st
     else:
         quorum.produce(topic_name, [b"x"], partition=partition)
         remove_all(quorum, group_id)
-        # A commit that the stopped query had sent, and sends again, may reach brokers that are back.
+        # What the stopped query was committing may have reached the brokers that are back.
         start = quorum.committed(group_id)[TopicPartition(topic_name, partition)]
         again = [(partition, n) for n in range(start, 2 + UNANSWERED)]
         other = stream("other", **options)
