@@ -97,8 +97,9 @@ def test_its_first_copy_arrives_in_the_next_transaction(
     committing = threading.Thread(target=group.commit_transaction, args=[{0: "1"}])
     committing.start()
     assert delayed.is_sent.wait(PATIENCE_S)
-    committing.join(PATIENCE_S)
+    # What is delayed has this one. The commit's end asks for the next at once.
     before = epoch_of(group)
+    committing.join(PATIENCE_S)
     send_and_wait(group, rows, b"half", 1)
     after = epoch_of(group)
     delayed.arrive()
