@@ -310,6 +310,17 @@ class Delivery:
         self._add(batches, self._clock())
         self.open_topic(batches.topic)  # what metadata said meanwhile
 
+    def add_encoded(self, batches: OpenBatches, encoded: EncodedBatch) -> None:
+        """Add a batch that somebody else has encoded, behind the topic's records so far.
+
+        Not while rows are being encoded. TransactionAbortedError is raised as by `append`.
+        """
+        now = self._clock()
+        if batches.size:
+            self._close(batches, now)
+        batches.closed.append(encoded)
+        self._add(batches, now)
+
     def close_open(self) -> int:
         """Close all open batches; return the number of the last, counted from 1."""
         for batches in self.open.values():

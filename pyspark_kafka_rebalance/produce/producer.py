@@ -201,6 +201,25 @@ class Producer:
         self._refuse_outside_of_transactions()
         self._send_batch(None, topic, data, timestamp_ms)
 
+    def send_encoded(self, topic: str, batches: Iterable[EncodedBatch]) -> None:
+        """Send encoded batches, outside of transactions. Returns before they are sent.
+
+        Parameters
+        ----------
+        topic : str
+        batches : iterable of EncodedBatch
+            Of an `ArrowEncoder`, in the order of each partition. They belong to the producer from
+            now on, which writes its id and sequence numbers into them. One that is too large for
+            the topic is split. Taken one by one, as room in ``buffer_memory`` allows.
+
+        Raises
+        ------
+        kafka.errors.KafkaTimeoutError
+            As `send`; also if the topic does not have a batch's partition.
+        """
+        self._refuse_outside_of_transactions()
+        self._send_encoded(None, topic, batches)
+
     def partitions_for(self, topic: str, at_least: int = 1) -> int:
         """Return how many partitions a topic has, as soon as there are so many.
 
@@ -467,6 +486,22 @@ class Producer:
                 self._delivery.end_rows(transaction, batches, full)
                 self._link.wake()
                 self._link.changed.notify_all()
+
+    def _send_encoded(
+        self, transaction: int | None, topic: str, encoded: Iterable[EncodedBatch]
+    ) -> None:
+        delivery = self._delivery
+        for batch in encoded:  # which may take long: without the lock
+            with self._lock:
+                self._make_ready(transaction)
+                batches = self._opened(topic, transaction, batch.partition + 1)
+                if batches.encodes:
+                    self._wait_for_rows(transaction, batches)
+                with self._link.whole():
+                    delivery.add_encoded(batches, batch)
+                    self._link.wake()
+        with self._lock:
+            self._check(transaction)
 
     def _add_offsets(
         self,
@@ -775,6 +810,10 @@ class Transaction:
     ) -> None:
         """Send rows: see `Producer.send_batch`."""
         self._producer._send_batch(self.handle, topic, data, timestamp_ms)
+
+    def send_encoded(self, topic: str, batches: Iterable[EncodedBatch]) -> None:
+        """Send encoded batches: see `Producer.send_encoded`."""
+        self._producer._send_encoded(self.handle, topic, batches)
 
     def send_offsets(
         self,

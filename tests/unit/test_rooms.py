@@ -32,6 +32,7 @@ ROOMS = [
     "consumer",
     "producer",
     "source",
+    "sink",
     "metrics",
     "status",
     "transactions",
@@ -267,7 +268,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 @pytest.mark.parametrize(
     "room",
-    ["fetch", "produce", "source", "consumer", "producer", "metrics", "status", "transactions"],
+    [
+        "fetch",
+        "produce",
+        "source",
+        "sink",
+        "consumer",
+        "producer",
+        "metrics",
+        "status",
+        "transactions",
+    ],
 )
 def test_what_runs_in_production_has_nothing_of_pytest(room: str) -> None:
     for path in (PACKAGE / room).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The files of a query's checkpoint, read only: on this machine, in an object store, in HDFS.
+"""The files of a query's checkpoint and of its sink: on this machine, in an object store, in HDFS.
 
 A checkpoint's location is written as Hadoop writes it, and pyarrow's filesystems read it. They take
 their settings from the environment, like any such client (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL,
@@ -9,10 +9,12 @@ GOOGLE_APPLICATION_CREDENTIALS, CLASSPATH of HDFS …), or from the URI's query
 
 from __future__ import annotations
 
+import contextlib
 import os.path
 import re
+import shutil
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Any, Protocol
 from urllib.parse import SplitResult, quote, urlsplit
 
 from ...errors import OptionError
@@ -35,7 +37,10 @@ _ALLOWED = f"a local path, or file:, {', '.join(f'{scheme}://' for scheme in _ST
 
 
 class CheckpointFiles(Protocol):
-    """The file operations that reading a checkpoint takes; paths are relative to it."""
+    """The file operations that a checkpoint takes; paths are relative to it.
+
+    The source only reads. What the sink writes is in a folder of its own.
+    """
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder; none if it does not exist."""
@@ -45,6 +50,15 @@ class CheckpointFiles(Protocol):
 
     def read(self, path: str) -> str:
         """Return the text of a file."""
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file for reading, from its start on."""
+
+    def create(self, path: str) -> IO[bytes]:
+        """Create a file, and the folders that it is in, or write it anew."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that it has; nothing if there is none."""
 
 
 class LocalFiles:
@@ -67,6 +81,24 @@ class LocalFiles:
     def read(self, path: str) -> str:
         """Return the text of a file."""
         return (self._root / path).read_text("utf-8")
+
+    def open(self, path: str) -> IO[bytes]:
+        """Open a file for reading, from its start on."""
+        return (self._root / path).open("rb")
+
+    def create(self, path: str) -> IO[bytes]:
+        """Create a file, and the folders that it is in, or write it anew."""
+        file = self._root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("wb")
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that it has; nothing if there is none."""
+        there = self._root / path
+        if there.is_dir():
+            shutil.rmtree(there, ignore_errors=True)
+        else:
+            there.unlink(missing_ok=True)
 
 
 class StoreFiles:
@@ -103,6 +135,26 @@ class StoreFiles:
         """Return the text of a file."""
         with self._filesystem.open_input_stream(f"{self._root}/{path}", compression=None) as file:
             return bytes(file.read()).decode("utf-8")
+
+    def open(self, path: str) -> Any:
+        """Open a file for reading, from its start on."""
+        return self._filesystem.open_input_stream(f"{self._root}/{path}", compression=None)
+
+    def create(self, path: str) -> Any:
+        """Create a file, and the folders that it is in, or write it anew."""
+        # HDFS makes the folders, and object stores have none.
+        return self._filesystem.open_output_stream(f"{self._root}/{path}", compression=None)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a folder with all that it has; nothing if there is none."""
+        from pyarrow import fs
+
+        there = self._filesystem.get_file_info(f"{self._root}/{path}")
+        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            if there.type == fs.FileType.Directory:
+                self._filesystem.delete_dir(there.path)
+            elif there.type != fs.FileType.NotFound:
+                self._filesystem.delete_file(there.path)
 
 
 def is_local(location: str) -> bool:

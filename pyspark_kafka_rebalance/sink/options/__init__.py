@@ -1,0 +1,1 @@
+"""The sink's options: parsed and checked before any network access."""

@@ -1,0 +1,1 @@
+"""Files of record batches, for output that is too large for commit messages."""
