@@ -52,7 +52,7 @@ _PUBLIC = {
     "ConsumerSettings": "settings.typed_settings",
     "ProducerGroupSettings": "settings.typed_settings",
     "ProducerSettings": "settings.typed_settings",
-    "KafkaDeferredDataSource": "source.data_source",
+    "KafkaDeferredDataSource": "sink.data_source",
     "QueryProgress": "source.progress_table",
     "PartitionProgress": "source.progress_table",
     "kafka_progress": "source.kafka_progress",
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from .settings.typed_settings import ConsumerSettings as ConsumerSettings
     from .settings.typed_settings import ProducerGroupSettings as ProducerGroupSettings
     from .settings.typed_settings import ProducerSettings as ProducerSettings
-    from .source.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
+    from .sink.data_source import KafkaDeferredDataSource as KafkaDeferredDataSource
     from .source.kafka_progress import kafka_progress as kafka_progress
     from .source.progress import progress as progress
     from .source.progress_table import PartitionProgress as PartitionProgress
@@ -135,7 +135,7 @@ def __getattr__(name: str) -> Any:
 def _default_source() -> Any:
     """Return the class that Spark registers; raises AttributeError if there is none."""
     try:
-        return import_module(".source.data_source", __name__).KafkaDeferredDataSource
+        return import_module(".sink.data_source", __name__).KafkaDeferredDataSource
     except ImportError as error:
         raise AttributeError(f"DefaultSource needs the extra 'spark': {error}") from error
 

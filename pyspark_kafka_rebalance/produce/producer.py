@@ -229,6 +229,15 @@ class Producer:
             open_transaction = self._delivery.machine.open_transaction
             return self._opened(topic, open_transaction, at_least).partitions
 
+    def topic_partitions(self, topic: str) -> tuple[int, list[int]]:
+        """Return how many partitions a topic has, and which of them have a leader.
+
+        As of the last metadata. Waits and raises as `send`.
+        """
+        with self._lock:
+            opened = self._opened(topic, self._delivery.machine.open_transaction)
+            return opened.partitions, opened.available
+
     def flush(self, timeout_ms: float | None = None) -> None:
         """Wait until all records sent so far are acknowledged, or given up.
 

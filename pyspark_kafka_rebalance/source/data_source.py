@@ -72,12 +72,16 @@ class KafkaDeferredDataSource(DataSource):
         # Spark makes this object once for each load(), and all queries of the load from its copies.
         self._load = secrets.token_hex(8)
         self._parsed: SourceOptions | None = None
-        if _NEEDED.isdisjoint(self._given):
+        if not self._parses_now(self._given):
             # Perhaps a table is read, whose columns carry its options; else schema() says so.
             return
         self._parsed = _checked(self._given)
-        _say_what_has_no_effect(self._parsed.without_effect)
+        say_what_has_no_effect(self._parsed.without_effect)
         _say_what_shows(self._parsed)
+
+    def _parses_now(self, given: Mapping[str, str]) -> bool:
+        """Whether the options are complete enough to be examined before Spark says what for."""
+        return not _NEEDED.isdisjoint(given)
 
     @classmethod
     def name(cls) -> str:
@@ -86,7 +90,11 @@ class KafkaDeferredDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns; see ``schema.py``."""
-        parsed = self._parsed or _checked(self._given)
+        parsed = self._parsed
+        if parsed is None:
+            parsed = _checked(self._given)
+            say_what_has_no_effect(parsed.without_effect)
+            _say_what_shows(parsed)
         schema = spark_schema(parsed)
         if self._makes_table:
             self._carry_options(schema, parsed)
@@ -116,7 +124,7 @@ class KafkaDeferredDataSource(DataSource):
             if table is None:
                 raise OptionError("subscribe", None, _NO_TABLE_OPTIONS)
             parsed = _checked(table.with_those_of(self._given))
-            _say_what_has_no_effect(parsed.without_effect)
+            say_what_has_no_effect(parsed.without_effect)
         ours = spark_schema(parsed)
         if [(c.name, c.dataType) for c in schema] != [(c.name, c.dataType) for c in ours]:
             raise OptionError(
@@ -184,7 +192,7 @@ def _say_what_shows(parsed: SourceOptions) -> None:
         )
 
 
-def _say_what_has_no_effect(ignored: Mapping[str, str]) -> None:
+def say_what_has_no_effect(ignored: Mapping[str, str]) -> None:
     """Log one warning, if there is anything to say: the names by their reason, without values."""
     by_reason: dict[str, list[str]] = {}
     for name, why in ignored.items():
