@@ -15,7 +15,7 @@ from .settings import EncoderSettings
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A record batch of format 2. Can be pickled, by protocol 5 and without a copy.
+    """A record batch of format 2. Can be pickled, by protocol 5 without a copy.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class EncodedBatch:
     records: int
     plain_bytes: int
 
-    def __reduce__(self) -> tuple[Callable[..., EncodedBatch], tuple[Any, ...]]:
-        data = PickleBuffer(self.data)
+    def __reduce_ex__(self, protocol: Any) -> tuple[Callable[..., EncodedBatch], tuple[Any, ...]]:
+        data = PickleBuffer(self.data) if protocol >= 5 else bytearray(self.data)
         return _unpickled, (self.partition, data, self.records, self.plain_bytes)
 
 
