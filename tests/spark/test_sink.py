@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,9 +170,6 @@ def test_a_failed_and_retried_task_doubles_nothing_exactly_once(
     kafka: LocalKafka, topic_name: str, tmp_path: Path
 ) -> None:
     """In a Spark that tries a task twice: attempt 0 fails at its last row."""
-    import subprocess
-    import sys
-
     kafka.create_topic(topic_name, 2)
     (tmp_path / "retry.py").write_text(_RETRIES)
     arguments = [kafka.bootstrap_servers, topic_name, str(tmp_path / "work")]
@@ -246,14 +245,18 @@ def test_bad_options_are_refused_and_modes_other_than_append(
         ).save()
 
 
-def test_a_stream_with_bad_options_does_not_start(
-    spark: SparkSession, kafka: LocalKafka, topic_name: str, tmp_path: Path
+def test_a_stream_with_bad_options_fails_before_its_first_batch_is_written(
+    spark: SparkSession, kafka: LocalKafka, topic_name: str, run_stream: Callable[..., Any]
 ) -> None:
-    rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) value")
+    """Spark makes the sink for the first batch."""
+    kafka.create_topic(topic_name)
+    rows = spark.createDataFrame([("v",)], "value string")
     options = options_of(kafka, topic_name, **{"kafka.transactional.id": "mine"})
-    writer = rows.writeStream.format("kafka_deferred").options(**options)
-    with pytest.raises(PySparkException, match="it is derived"):
-        writer.option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(
+        PySparkException, match=r"kafka.transactional.id' is refused.*it is derived"
+    ):
+        run_stream(rows, options)
+    assert records_in(kafka, topic_name) == []
 
 
 def test_rows_of_spark_4_0_are_the_same_records(
