@@ -21,7 +21,8 @@ from typing import is_typeddict
 import pytest
 
 from pyspark_kafka_rebalance import errors
-from pyspark_kafka_rebalance.settings.client_settings import KNOWN_SETTINGS
+from pyspark_kafka_rebalance.settings.client_settings import KNOWN_SETTINGS, PRODUCER_SETTINGS
+from pyspark_kafka_rebalance.sink.options.sink_option_names import OWN_OPTIONS as OF_THE_SINK
 from pyspark_kafka_rebalance.source.options.source_options import _OWN_OPTIONS
 from tests.snippets import PAGES, ROOT, Snippet, prose_of, snippets, text_of
 
@@ -116,8 +117,8 @@ def keywords_of(name: str) -> frozenset[str]:
 
 #: Of Spark's sinks and file formats.
 OF_SINKS = {"path", "asyncProgressTrackingEnabled"}
-OPTIONS = {name.lower() for name in (*_OWN_OPTIONS, *OF_SINKS)}
-OPTIONS |= {f"kafka.{name}".lower() for name in KNOWN_SETTINGS}
+OPTIONS = {name.lower() for name in (*_OWN_OPTIONS, *OF_THE_SINK, *OF_SINKS)}
+OPTIONS |= {f"kafka.{name}".lower() for name in KNOWN_SETTINGS | PRODUCER_SETTINGS}
 
 
 @pytest.mark.parametrize("snippet", snippets("python"), ids=str)
