@@ -25,6 +25,7 @@ from test_consumer_skips_and_repeats_nothing import (
     NAMES,
     Consumers,
     commits_as_the_epoch_changes,
+    nothing_of_a_long_log_is_left,
 )
 
 from pyspark_kafka_rebalance import TimestampOrderedRecords
@@ -108,6 +109,11 @@ def test_an_asynchronous_commit_of_a_former_epoch_is_repeated_by_the_application
     machine: type[Consumers],
 ) -> None:
     commits_as_the_epoch_changes(machine)
+
+
+@pytest.mark.parametrize("machine", [Merged, MergedInOrder, MergedBesideLive])
+def test_a_log_is_read_to_its_end_however_long_it_is(machine: type[Consumers]) -> None:
+    nothing_of_a_long_log_is_left(machine)
 
 
 def settled(machine: type[Consumers]) -> Any:
