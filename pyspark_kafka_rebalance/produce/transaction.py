@@ -536,6 +536,10 @@ class TransactionMachine:
         else:  # there is nothing of it, or it is another's to abort
             current.new_epoch = True
             self._end(Outcome.ABORTED)
+            if answer.error == Errors.PRODUCER_FENCED and request.version >= 5:
+                # Also the answer to the current epoch, while the coordinator still writes the
+                # markers of the last transaction. InitProducerId tells the two apart.
+                verdict = Verdict.NEW_EPOCH
         if current is not None:
             self._settle(request, verdict, answer.error)
 

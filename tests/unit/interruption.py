@@ -3,12 +3,17 @@
 CPython calls signal handlers only after calls, at the start of functions and at jumps backward.
 Only the consumer's own code and kafka-python's are interrupted, and not while an I/O loop runs,
 which has a thread of its own outside of these tests.
+
+A trace function can raise only at the instruction behind such a place. If that has another handler
+(the end of an ``except`` block is outside of it), CPython would leave the block without ending it,
+and the thread would have its exception for good, which no signal does. Such a place is left out.
 """
 
 from __future__ import annotations
 
 import dis
 import sys
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -39,10 +44,11 @@ class Interruption:
         self.where = "none"
         self._left = at
         self._error = error
-        self._before: dict[int, str] = {}
+        self._before: dict[int, tuple[str, int | None]] = {}
         self._in_loop = 0
 
     def __enter__(self) -> Interruption:
+        assert sys.exc_info()[1] is None, "an earlier one has left an exception behind"
         self._former = sys.gettrace()
         sys.settrace(self._called)
         return self
@@ -61,7 +67,7 @@ class Interruption:
         if self._in_loop or self.raised or not _is_the_consumers(name):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        self._before[id(frame)] = ""
+        self._before[id(frame)] = "", None
         return self._step
 
     def _loop(self, frame: FrameType, event: str, arg: Any) -> Any:
@@ -73,9 +79,10 @@ class Interruption:
         if event == "return":
             self._before.pop(id(frame), None)
         elif event == "opcode" and not self._in_loop and not self.raised:
-            before = self._before.get(id(frame), "")
-            self._before[id(frame)] = opname(frame.f_code, frame.f_lasti)
-            if before.startswith(_LOOKS_AFTER):
+            before, handler = self._before.get(id(frame), ("", None))
+            here = handler_at(frame.f_code, frame.f_lasti)
+            self._before[id(frame)] = opname(frame.f_code, frame.f_lasti), here
+            if before.startswith(_LOOKS_AFTER) and handler == here:
                 self._left -= 1
                 if self._left == 0:
                     self.raised = True
@@ -90,3 +97,16 @@ def _is_the_consumers(name: str) -> bool:
 
 def opname(code: CodeType, at: int) -> str:
     return dis.opname[code.co_code[at]]
+
+
+@cache
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """The first and the next instruction of each range with a handler, and its handler."""
+    if sys.version_info < (3, 11):  # the handlers are on a stack, not in a table
+        return []
+    return [(e.start, e.end, e.target) for e in dis._parse_exception_table(code)]  # type: ignore[attr-defined]
+
+
+def handler_at(code: CodeType, at: int) -> int | None:
+    """The handler of what is raised at an instruction; None if it leaves the function."""
+    return next((to for start, end, to in _handlers(code) if start <= at < end), None)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,8 @@ class Stint:
     work: dict[int, Record] = field(default_factory=dict)  # handed out and not finished
     next_offset: int = 0  # after the highest that was handed out
     told: set[Record] = field(default_factory=set)  # finished, and the consumer took that
+    unconfirmed: dict[int, Record] = field(default_factory=dict)  # finished, and not in ``told``
+    again: str = ""  # how to repeat an explicit commit that failed
     how_ended: str = ""
     committed_then: int = 0
 
@@ -36,6 +39,20 @@ class Stint:
     def frontier(self) -> int:
         """Everything below is finished."""
         return min(self.work, default=self.next_offset)
+
+    def covered(self) -> list[int]:
+        """The unconfirmed offsets that a commit of the frontier covers."""
+        return [offset for offset in self.unconfirmed if offset < self.frontier]
+
+    def confirm(self, offsets: Collection[int]) -> None:
+        """The consumer has accepted that these are finished, or the group an explicit commit."""
+        self.told |= {self.unconfirmed.pop(o) for o in offsets if o in self.unconfirmed}
+
+    def forget(self, offset: int) -> None:
+        """The log became shorter: the records from this offset on no longer exist."""
+        for kept in (self.work, self.unconfirmed):
+            for truncated in [o for o in kept if o >= offset]:
+                del kept[truncated]
 
 
 class Application:
@@ -72,6 +89,8 @@ class Application:
         self.fenced_at = -math.inf
         self.idled = False
         self.judged = 0  # so many of the past stints
+        self.delayed: set[TopicPartition] = set()  # by one more poll, the next
+        self.failures: list[Exception] = []  # of explicit commits
         self.consumer = DeferredRevokeConsumer(
             TOPIC,
             group_id="g",
@@ -93,13 +112,15 @@ class Application:
     # -- what it does -----------------------------------------------------------------------------
 
     def poll(self, timeout_s: float) -> None:
+        self._commit_again()
         if self.broker.world.now - self.polled_at >= 0.9 * MAX_POLL_INTERVAL_S:
             self.idled = True
         result = self.consumer.poll_with_rebalance(timeout_ms=timeout_s * 1000)
         self.polled_at = self.broker.world.now
         for partition in result.revoked:
             stint = self._end(partition, "revoked")
-            assert stint is None or not stint.work, f"{partition} revoked, although delayed"
+            delayed = partition in self.delayed or (stint is not None and stint.work)
+            assert not delayed, f"{partition} revoked, although delayed"
         for partition in result.lost:
             self._end(partition, "lost")
         for partition in result.assigned:
@@ -107,34 +128,75 @@ class Application:
         for partition, records in result.records.items():
             for record in records:
                 self._take(partition, record.offset, int(record.value))
-        self.consumer.delay_revoke(p for p in result.to_be_revoked if self.stints[p].work)
+        stints = {p: self.stints[p] for p in result.to_be_revoked}
+        self.delayed = {p for p, stint in stints.items() if stint.work or stint.again}
+        self.consumer.delay_revoke(self.delayed)
 
     def _take(self, partition: TopicPartition, offset: int, record: Record) -> None:
         stint = self.stints[partition]
         self.on_delivery(stint, offset, record)
-        if offset < stint.next_offset:  # the log became shorter: what was behind is no more
-            stint.work = {o: r for o, r in stint.work.items() if o < offset}
+        if offset < stint.next_offset:
+            stint.forget(offset)
         stint.work[offset] = record
         stint.next_offset = offset + 1
 
-    def tell(
-        self, partition: TopicPartition, how: str, offsets: list[int], finished: set[Record]
-    ) -> None:
-        """Say that records at these offsets are finished, in one of the ways there are."""
+    def tell(self, partition: TopicPartition, how: str, finished: Mapping[int, Record]) -> None:
+        """Report these records as finished, in one of the ways there are."""
         stint = self.stints[partition]
-        try:
-            if how == "processed":
-                self.consumer.processed(partition, *offsets)
-            elif how == "commit_processed":
+        stint.unconfirmed |= finished
+        if how == "processed":
+            self._processed(stint, finished)
+        elif how == "commit_processed":
+            with suppress(PartitionsLostError):
                 self.consumer.commit_processed({partition: stint.frontier})
-            elif how == "commit":
-                self.consumer.commit(self._by_hand(stint), timeout_ms=3_000)
-            else:
-                self.consumer.commit_async(self._by_hand(stint))
-                return  # whether it is accepted comes later
-        except (PartitionsLostError, kafka_errors.KafkaError):
+                stint.confirm(stint.covered())
+        else:
+            offsets = {partition: OffsetAndMetadata(stint.frontier, "", -1)}
+            self._commit(how, offsets, [(stint, stint.covered())])
+
+    def _processed(self, stint: Stint, offsets: Collection[int]) -> None:
+        with suppress(PartitionsLostError):
+            self.consumer.processed(stint.partition, *offsets)
+            stint.confirm(offsets)
+
+    def _commit(
+        self,
+        how: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
+        covers: list[tuple[Stint, list[int]]],
+    ) -> None:
+        """Commit explicitly: the covered records count as processed once the broker accepts it.
+
+        If it fails, they stay unprocessed until another commit, which is up to the application: an
+        asynchronous commit is sent once, and the coordinator refuses it if the member's epoch
+        changes before it arrives.
+        """
+
+        def answered(_: object, answer: object) -> None:
+            for stint, covered in covers:
+                if isinstance(answer, Exception):
+                    stint.again = how
+                else:
+                    stint.confirm(covered)
+            if isinstance(answer, Exception):
+                self.failures.append(answer)
+
+        if how == "commit_async":
+            self.consumer.commit_async(offsets, answered)
             return
-        stint.told |= finished
+        try:
+            self.consumer.commit(offsets, timeout_ms=3_000)
+        except (PartitionsLostError, kafka_errors.KafkaError) as error:
+            answered(offsets, error)
+        else:
+            answered(offsets, None)
+
+    def _commit_again(self) -> None:
+        """Repeat failed explicit commits before each poll, until the partition is gone."""
+        for partition, stint in list(self.stints.items()):
+            how, stint.again = stint.again, ""
+            if how and stint.unconfirmed:
+                self.tell(partition, how, dict(stint.unconfirmed))
 
     def tell_late(self, over: Stint, how: str, offsets: list[int]) -> bool:
         """As ``tell``, of a stint that is over; whether the consumer took it.
@@ -168,9 +230,6 @@ class Application:
         if position is not None and not inherits and (starts is None or not starts.metadata):
             self.consumer.seek(partition, offset)
             self.consumer.seek(partition, position)
-
-    def _by_hand(self, stint: Stint) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {stint.partition: OffsetAndMetadata(stint.frontier, "", -1)}
 
     def close(self) -> None:
         self.consumer.close(timeout_ms=3_000)

@@ -6,20 +6,17 @@ comes again. In order, every partition's records come in theirs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
 from histories import ALWAYS_THE_SAME, histories
 from hypothesis import settings
-from kafka import errors as kafka_errors
 from kafka.structs import TopicPartition
 from model_application import Application
 from model_log import Record
-from test_consumer_skips_and_repeats_nothing import Consumers
-
-from pyspark_kafka_rebalance.errors import PartitionsLostError
+from test_consumer_skips_and_repeats_nothing import Consumers, commits_as_the_epoch_changes
 
 
 class InOneThread:
@@ -78,30 +75,28 @@ class LiveApplication(Application):
                 for record in records:
                     self._take(partition, record.offset, int(record.value))
 
-    def tell(
-        self, partition: TopicPartition, how: str, offsets: list[int], finished: set[Record]
-    ) -> None:
+    def tell(self, partition: TopicPartition, how: str, finished: Mapping[int, Record]) -> None:
         stint = self.stints[partition]
-        try:
-            # Without offsets it speaks of every partition.
-            idle = not any(each.work for each in self.stints.values())
-            if how in ("commit", "commit_async") and idle:
-                if how == "commit":
-                    self.consumer.commit(timeout_ms=3_000)
-                else:
-                    self.consumer.commit_async()
-                    return
-            else:
-                self.consumer.processed(partition, *offsets)
-        except (PartitionsLostError, kafka_errors.KafkaError):
-            return
-        stint.told |= finished
+        stint.unconfirmed |= finished
+        # Without offsets it speaks of every partition.
+        idle = not any(each.work for each in self.stints.values())
+        if how in ("commit", "commit_async") and idle:
+            self._commit(how, None, [(s, list(s.unconfirmed)) for s in self.stints.values()])
+        else:
+            self._processed(stint, finished)
 
 
 class BesideLive(Consumers):
     options: ClassVar[dict[str, Any]] = {"parallel_rebalance": "live", "catch_up_threshold": 0}
     application: ClassVar[type[Application]] = LiveApplication
     keeps_metadata: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("machine", [InOrder, BesideLive])
+def test_an_asynchronous_commit_of_a_former_epoch_is_repeated_by_the_application(
+    machine: type[Consumers],
+) -> None:
+    commits_as_the_epoch_changes(machine)
 
 
 def settled(machine: type[Consumers]) -> Any:

@@ -20,7 +20,13 @@ from hypothesis.stateful import rule
 from kafka.structs import TopicPartition
 from model_application import SESSION_S, Application
 from test_catch_up_skips_and_repeats_nothing import InOneThread, LiveApplication
-from test_consumer_skips_and_repeats_nothing import BOTH, NAMES, Consumers
+from test_consumer_skips_and_repeats_nothing import (
+    BOTH,
+    NAMES,
+    Consumers,
+    commits_as_the_epoch_changes,
+    nothing_of_a_long_log_is_left,
+)
 
 from pyspark_kafka_rebalance import TimestampOrderedRecords
 from pyspark_kafka_rebalance.consumer.poll_result import PollResult
@@ -96,6 +102,18 @@ class MergedBesideLive(MergedBacklogs):
     options: ClassVar[dict[str, Any]] = {"parallel_rebalance": "live", "catch_up_threshold": 0}
     application: ClassVar[type[Application]] = MergingBesideGaps
     keeps_metadata: ClassVar[bool] = True
+
+
+@pytest.mark.parametrize("machine", [Merged, MergedWithoutWaiting, MergedInOrder, MergedBesideLive])
+def test_an_asynchronous_commit_of_a_former_epoch_is_repeated_by_the_application(
+    machine: type[Consumers],
+) -> None:
+    commits_as_the_epoch_changes(machine)
+
+
+@pytest.mark.parametrize("machine", [Merged, MergedInOrder, MergedBesideLive])
+def test_a_log_is_read_to_its_end_however_long_it_is(machine: type[Consumers]) -> None:
+    nothing_of_a_long_log_is_left(machine)
 
 
 def settled(machine: type[Consumers]) -> Any:
