@@ -73,7 +73,8 @@ def sockets(run: str) -> tuple[list[Path], list[Path]]:
     there = folder()
     if not is_own(there):
         return [], []
-    own, others = [], []
+    own: list[tuple[bool, Path]] = []
+    others: list[tuple[bool, Path]] = []
     for path in sorted(there.glob(f"*{_SUFFIX}")):
         jvm, _, name = path.stem.partition("-")
         (own if name == _hash(run) else others).append((jvm not in _ancestors(), path))
