@@ -96,7 +96,9 @@ class FencedWriter:
         client = options.client
         ensure_marker_topic(client, self._topic)
         noted = None if checkpoint is None else checkpoint.owner
-        self._refuse_if_copied(read_marker(client, self._topic, key), noted)
+        if noted == run:
+            # It has been the owner: if it is not any more, it must not fence the newer one.
+            may_take_over(key, run, read_marker(client, self._topic, key), noted)
         config = {**options.producer_config, "transaction_timeout_ms": self.timeout_ms}
         self._producer = Producer(transactional_id_of(key), **config)
         try:
@@ -111,10 +113,6 @@ class FencedWriter:
             "query %s: transactional id %s, transactions of at most %g s",
             *(key, transactional_id_of(key), self.timeout_ms / 1000),
         )
-
-    def _refuse_if_copied(self, marker: Marker | None, noted: str | None) -> None:
-        """Before InitProducerId: the older of two drivers must not fence the newer one."""
-        may_take_over(self._key, self._run, marker, noted)
 
     def _take_over(self) -> None:
         if self._checkpoint is not None:
