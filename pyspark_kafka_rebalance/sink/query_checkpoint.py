@@ -22,7 +22,7 @@ from ..source.checkpoint.checkpoint_files import (
     redacted,
 )
 from ..source.checkpoint.offset_log import parse_offset_log
-from ..source.offsets.offset_json import parse_offset
+from ..source.offsets.offset_json import is_own, parse_offset
 from .spill.spill_file import SINK_FOLDER
 
 _OWNER = f"{SINK_FOLDER}/owner"
@@ -137,9 +137,9 @@ def batch_input(batch: int, text: str) -> BatchInput:
     ends = parse_offset_log(text)  # first: it knows the versions
     logged = text.split("\n")[2:]
     digest = hashlib.sha256("\n".join(logged).encode()).hexdigest()[:32]
-    sources = [GroupSource(run, end) for _, end in ends if _is_ours(end) and (run := _run(end))]
+    sources = [GroupSource(run, end) for _, end in ends if is_own(end) and (run := _run(end))]
     has_others = any(
-        not _is_ours(end) and line.rpartition(":")[2] not in ("", _NO_OFFSET)
+        not is_own(end) and line.rpartition(":")[2] not in ("", _NO_OFFSET)
         for (_, end), line in zip(ends, logged, strict=False)
     )
     return BatchInput(batch, digest, tuple(sources), has_others)
@@ -184,10 +184,6 @@ def _query_id(files: CheckpointFiles) -> str | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return found.get("id") if isinstance(found, dict) else None
-
-
-def _is_ours(end: Any) -> bool:
-    return isinstance(end, dict) and "version" in end and "state" in end
 
 
 def _run(end: Any) -> str | None:

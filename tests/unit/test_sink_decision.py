@@ -1,0 +1,148 @@
+"""What becomes of a sink's batch: single cases, and random histories beside a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.structs import TopicPartition
+
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.sink.decision import BatchAtHand, Decision, decide, may_take_over
+from pyspark_kafka_rebalance.sink.marker import Marker, MarkerFormatError, parse_marker
+from pyspark_kafka_rebalance.source.door.snapshot import Snapshot, State
+
+AT_HAND = BatchAtHand("q", 5, "five", "run-1", follows_group=True, is_stateful=False)
+WRITTEN = Marker(4, "four", "run-1", "run-1", "host", 1)
+HERE = TopicPartition("orders", 0)
+
+
+def source(state: State) -> Snapshot:
+    lost = frozenset({HERE}) if state == "lost" else frozenset()
+    return Snapshot("run", "group", None, state, (), {}, lost, True)
+
+
+OF_FILES = replace(AT_HAND, follows_group=False)
+STATEFUL = replace(AT_HAND, is_stateful=True)
+
+
+def test_the_next_batch_is_written() -> None:
+    assert decide(AT_HAND, WRITTEN, [source("held")]) is Decision.WRITE
+    assert decide(OF_FILES, WRITTEN, []) is Decision.WRITE
+    assert decide(OF_FILES, None, []) is Decision.WRITE
+
+
+def test_a_written_batch_is_left_alone_whatever_its_sources_say() -> None:
+    marker = replace(WRITTEN, batch=5, digest="five")
+    for state in ("held", "lost", "decided"):
+        assert decide(AT_HAND, marker, [source(state)]) is Decision.SKIP
+    assert decide(OF_FILES, marker, []) is Decision.SKIP
+
+
+def test_the_group_tells_what_is_written_where_the_marker_is_gone() -> None:
+    assert decide(AT_HAND, None, [source("decided"), source("decided")]) is Decision.SKIP
+
+
+def test_what_was_lost_is_dropped_where_the_group_tells_the_positions() -> None:
+    assert decide(AT_HAND, WRITTEN, [source("held"), source("lost")]) is Decision.DROP
+
+
+@pytest.mark.parametrize("at_hand", [OF_FILES, STATEFUL])
+def test_otherwise_a_loss_fails_the_query_and_names_the_partition(at_hand: BatchAtHand) -> None:
+    with pytest.raises(KafkaRebalanceError, match=r"orders-0.*Restart the query"):
+        decide(at_hand, WRITTEN, [source("lost")])
+
+
+@pytest.mark.parametrize("batch", [5, 9])
+def test_an_older_checkpoint_is_refused_where_the_group_does_not_tell(batch: int) -> None:
+    marker = replace(WRITTEN, batch=batch)
+    for at_hand in (OF_FILES, STATEFUL):
+        with pytest.raises(KafkaRebalanceError, match="checkpoint is older than its output"):
+            decide(at_hand, marker, [])
+    assert decide(AT_HAND, marker, [source("held")]) is Decision.WRITE
+
+
+def test_a_run_takes_over_once() -> None:
+    assert may_take_over("q", "run-2", WRITTEN, "run-1")
+    assert may_take_over("q", "run-2", None, None)
+    assert may_take_over("q", "run-2", None, "run-2")  # it died before its claim was written
+    assert not may_take_over("q", "run-1", WRITTEN, "run-1")
+
+
+def test_a_run_that_was_replaced_names_the_other() -> None:
+    other = replace(WRITTEN, run="run-2", host="etl-7", pid=4711)
+    with pytest.raises(KafkaRebalanceError, match="run-2 in process 4711 on etl-7"):
+        may_take_over("q", "run-1", other, "run-1")
+
+
+@given(
+    st.builds(Marker, st.integers(-1), st.text(), st.text(), st.text(), st.text(), st.integers())
+)
+def test_a_marker_is_read_as_it_was_written(marker: Marker) -> None:
+    assert parse_marker(marker.to_bytes()) == marker
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{}", b"[]", b"\xff", b'{"version": 2}', b'{"version": 1}']
+)
+def test_a_strange_marker_is_an_error(value: bytes) -> None:
+    with pytest.raises(MarkerFormatError):
+        parse_marker(value)
+
+
+@dataclass
+class World:
+    """A query over a list of rows: its output, its marker, Spark's two logs, and its drivers."""
+
+    output: list[int] = field(default_factory=list)
+    marker: Marker | None = None
+    offsets: dict[int, int] = field(default_factory=dict)  # the end of each planned batch
+    done: int = -1  # the last batch in Spark's commit log
+    noted: str | None = None
+    run: int = 0
+
+    def start(self) -> None:
+        self.run += 1
+
+    def trigger(self, rows: int, stops_at: str) -> None:
+        """Plan the next batch, or run the last again; the driver may die at a step."""
+        batch, name = self.done + 1, f"run-{self.run}"
+        start = self.offsets.get(batch - 1, 0)
+        end = self.offsets.setdefault(batch, start + rows)
+        at_hand = BatchAtHand("q", batch, f"{end}", name, follows_group=False, is_stateful=False)
+        if may_take_over("q", name, self.marker, self.noted):
+            self.noted = name
+            if stops_at == "claim":
+                return self.start()
+            before = self.marker or Marker(-1, "", "", "", "", 0)
+            self.marker = replace(before, run=name)
+        if stops_at == "write":
+            return self.start()
+        if decide(at_hand, self.marker, []) is Decision.WRITE:  # one transaction
+            self.output.extend(range(start, end))
+            self.marker = Marker(batch, f"{end}", name, name, "", 0)
+        if stops_at == "log":
+            return self.start()
+        self.done = batch
+        return None
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["", "", "claim", "write", "log"])),
+        max_size=30,
+    )
+)
+def test_every_row_is_written_once_and_in_order_wherever_drivers_die(
+    triggers: list[tuple[int, str]],
+) -> None:
+    world = World()
+    world.start()
+    for rows, stops_at in triggers:
+        world.trigger(rows, stops_at)
+    world.trigger(0, "")
+    assert world.output == list(range(len(world.output)))
+    assert len(world.output) == max(world.offsets.values())

@@ -1,0 +1,96 @@
+"""What the sink reads of a query's checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.sink.query_checkpoint import (
+    QueryCheckpoint,
+    batch_input,
+    checkpoint_of,
+)
+from pyspark_kafka_rebalance.source.offsets.offset_json import offset_to_json
+from pyspark_kafka_rebalance.source.offsets.stream_offset import StreamOffset
+
+OURS = json.dumps(offset_to_json(StreamOffset(run="kafka_deferred-1a2b")))
+FILES = '{"logOffset":4}'
+
+
+def log_of(*sources: str) -> str:
+    return "\n".join(["v1", '{"batchWatermarkMs":0}', *sources])
+
+
+def test_sources_of_this_package_are_known_by_their_offsets() -> None:
+    found = batch_input(3, log_of(OURS, FILES))
+    assert [source.run for source in found.group_sources] == ["kafka_deferred-1a2b"]
+    assert found.has_others
+    assert not batch_input(3, log_of(OURS)).has_others
+    assert not batch_input(3, log_of(OURS, "-")).has_others  # it has no offset yet
+
+
+@pytest.mark.parametrize("other", [FILES, "17", '{"t":{"0":5}}', "not JSON at all"])
+def test_other_sources_are_whatever_else_has_an_offset(other: str) -> None:
+    found = batch_input(0, log_of(other))
+    assert found.has_others
+    assert found.group_sources == ()
+
+
+def test_the_digest_is_of_the_sources_ends_alone() -> None:
+    one = batch_input(0, log_of("5"))
+    assert batch_input(0, log_of("5").replace("Ms", "")).digest == one.digest
+    assert batch_input(0, log_of("6")).digest != one.digest
+    assert batch_input(0, log_of("a")).digest != batch_input(0, log_of("b")).digest
+
+
+def test_named_sources(tmp_path: Path) -> None:
+    found = batch_input(0, f"v2\n{{}}\nx:{OURS}\ny:{FILES}")
+    assert len(found.group_sources) == 1
+    assert found.has_others
+
+
+def query_at(folder: Path, query: str) -> Path:
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": query}))
+    return folder
+
+
+def test_a_batch_that_is_not_logged_is_refused(tmp_path: Path) -> None:
+    checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
+    with pytest.raises(KafkaRebalanceError, match="batch 7 is not in the offset log"):
+        checkpoint.input_of(7)
+
+
+def test_a_version_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    (query_at(tmp_path, "q") / "offsets/0").write_text("v9\n{}\n5")
+    with pytest.raises(KafkaRebalanceError, match=r"offsets/0 .* cannot be read.*v9"):
+        QueryCheckpoint(str(tmp_path)).input_of(0)
+
+
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(KafkaRebalanceError, match="no query's checkpoint"):
+        QueryCheckpoint(str(tmp_path))
+
+
+def test_the_checkpoint_is_found_in_the_sessions_folder_by_the_querys_id(tmp_path: Path) -> None:
+    query_at(tmp_path / "one", "q1")
+    query_at(tmp_path / "two", "q2")
+    (tmp_path / "a file").write_text("")
+    (tmp_path / "a folder").mkdir()
+    assert checkpoint_of(None, [None, str(tmp_path)], "q2") == str(tmp_path / "two")
+    assert checkpoint_of("/option", [str(tmp_path)], "q2") == "/option"
+    with pytest.raises(KafkaRebalanceError, match="query q3 is not known"):
+        checkpoint_of(None, [str(tmp_path)], "q3")
+
+
+def test_state_and_owner(tmp_path: Path) -> None:
+    checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
+    assert not checkpoint.is_stateful
+    (tmp_path / "state/0").mkdir(parents=True)
+    assert checkpoint.is_stateful
+    assert checkpoint.owner is None
+    checkpoint.note_owner("run-1")
+    assert QueryCheckpoint(str(tmp_path)).owner == "run-1"
