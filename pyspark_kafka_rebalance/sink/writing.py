@@ -46,7 +46,7 @@ class Writing:
         if self._options.delivery == "at_least_once":
             return
         require_supported_version()
-        from .commit import commit_batch
+        from .once.commit import commit_batch
 
         assert batch_id is not None
         commit_batch(self._options, messages, batch_id)

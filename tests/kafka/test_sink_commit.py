@@ -19,8 +19,8 @@ from written import ENDS_SOON, VERSIONS
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.produce.encoder.arrow_encoder import ArrowEncoder
-from pyspark_kafka_rebalance.sink.commit import commit_batch
-from pyspark_kafka_rebalance.sink.fenced_writer import drop_writer
+from pyspark_kafka_rebalance.sink.once.commit import commit_batch
+from pyspark_kafka_rebalance.sink.once.fenced_writer import drop_writer
 from pyspark_kafka_rebalance.sink.options.sink_options import SinkOptions
 from pyspark_kafka_rebalance.sink.task_output import TaskOutput
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -80,7 +80,7 @@ import json, os, signal, sys
 sys.path.insert(0, "tests/kafka")
 from pathlib import Path
 from pyspark_kafka_rebalance.produce.producer import Transaction
-from pyspark_kafka_rebalance.sink import commit
+from pyspark_kafka_rebalance.sink.once import commit
 from pyspark_kafka_rebalance.sink.options.sink_options import SinkOptions
 from test_sink_commit import Query
 

@@ -169,3 +169,31 @@ def test_a_batch_number_outside_of_a_query_is_refused(
     with pytest.raises(Exception, match="batchId is for writes in foreachBatch"):
         rows.write.format("kafka_deferred").options(**options).mode("append").save()
     assert values_in(kafka, topic_name) == []
+
+
+def test_a_source_of_a_group_is_refused_until_its_offsets_are_in_the_transaction(
+    spark: SparkSession, kafka: LocalKafka, topic_name: str, group_id: str, tmp_path: Path
+) -> None:
+    kafka.create_topic(topic_name, 1)
+    kafka.create_topic(f"{topic_name}-copy", 1)
+    kafka.produce(topic_name, [b"a", b"b"])
+    reading = {**options_of(kafka), "kafka.group.id": group_id, "subscribe": topic_name}
+
+    def copy(delivery: str) -> None:
+        query = (
+            spark.readStream.format("kafka_deferred")
+            .options(**reading, startingOffsets="earliest")
+            .load()
+            .writeStream.format("kafka_deferred")
+            .options(**options_of(kafka, f"{topic_name}-copy", delivery=delivery))
+            .option("checkpointLocation", str(tmp_path / delivery))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    with pytest.raises(StreamingQueryException, match="at_least_once while the query reads from"):
+        copy("exactly_once")
+    assert values_in(kafka, f"{topic_name}-copy") == []
+    copy("at_least_once")
+    assert values_in(kafka, f"{topic_name}-copy") == ["a", "b"]

@@ -16,9 +16,9 @@ from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import TopicPartition
 
-from ..errors import AuthorizationError, KafkaRebalanceError, OptionError
-from ..produce.encoder.partitioner import partition_of_key
-from ..transport.secured_clients import admin_client, net_client
+from ...errors import AuthorizationError, KafkaRebalanceError, OptionError
+from ...produce.encoder.partitioner import partition_of_key
+from ...transport.secured_clients import admin_client, net_client
 from .marker import Marker, MarkerFormatError, parse_marker
 
 log = logging.getLogger(__name__)
