@@ -620,3 +620,25 @@ def test_migrating(page: Page, printed: list[Snippet], spark: SparkSession) -> N
     page.run([hand_over], green=query, blue=query, print=said.append)
     assert [p.position for p in said[0]] == [5, 5]
     assert said[1] is True
+
+
+@of("docs/exactly-once.md", 1, 2)
+def test_exactly_once(
+    page: Page, printed: list[Snippet], spark: SparkSession, tmp_path: Path
+) -> None:
+    page.create("orders-clean", records=0)
+    rows = spark.createDataFrame([("k", "a"), (None, "b")], "key string, value string")
+    rows.write.parquet(str(tmp_path / "orders"))
+    orders = spark.readStream.schema(rows.schema).parquet(str(tmp_path / "orders"))
+    streamed, in_each_batch = printed
+    query = page.run([streamed], orders=orders)["query"]
+    query.processAllAvailable()
+    query.stop()
+    write = page.run([in_each_batch])["write"]
+    write = orders.writeStream.foreachBatch(write).trigger(availableNow=True)
+    each = write.option("checkpointLocation", str(tmp_path / "each")).start()
+    assert each.awaitTermination(60)
+    found = spark.read.format("kafka_deferred").option("subscribe", "orders-clean")
+    found = found.option("kafka.bootstrap.servers", page.kafka.bootstrap_servers).load()
+    values = sorted(row.value.decode() for row in found.select("value").collect())
+    assert values == ["a", "a", "b", "b"]
