@@ -219,6 +219,8 @@ class OpenTransaction:
         Whether a copy of one of its requests may still arrive somewhere.
     new_epoch : bool
         Whether the next transaction needs another epoch for another reason.
+    waits_for_the_last : bool
+        Whether the last answer was that the producer's last transaction has not ended.
     ends : int
         How many copies of its EndTxn were sent.
     renewed : bool
@@ -240,6 +242,7 @@ class OpenTransaction:
     sent: bool = False
     unanswered: bool = False
     new_epoch: bool = False
+    waits_for_the_last: bool = False
     ends: int = 0
     renewed: bool = False
     producer_id: int = -1

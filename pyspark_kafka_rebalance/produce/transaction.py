@@ -536,9 +536,9 @@ class TransactionMachine:
         else:  # there is nothing of it, or it is another's to abort
             current.new_epoch = True
             self._end(Outcome.ABORTED)
-            if answer.error == Errors.PRODUCER_FENCED and request.version >= 5:
-                # Also the answer to the current epoch, while the coordinator still writes the
-                # markers of the last transaction. InitProducerId tells the two apart.
+            if answer.error == Errors.PRODUCER_FENCED and current.waits_for_the_last:
+                # Of transactions v2 also the answer to the current epoch, while the markers of the
+                # last transaction are not written. InitProducerId tells the two apart.
                 verdict = Verdict.NEW_EPOCH
         if current is not None:
             self._settle(request, verdict, answer.error)
@@ -615,6 +615,8 @@ class TransactionMachine:
         self, request: Request, verdict: Verdict, code: int, answer: Answer | None = None
     ) -> None:
         """Do what a verdict means for the producer, and for the transaction that is open."""
+        if (current := self._of(request)) is not None:
+            current.waits_for_the_last = code == Errors.CONCURRENT_TRANSACTIONS
         if verdict is Verdict.DONE:
             self._attempts.pop(slot_of(request), None)
             return
