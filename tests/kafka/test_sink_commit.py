@@ -15,12 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from producer_groups import read_committed
-from written import ENDS_SOON, VERSIONS
+from written import ENDS_SOON, VERSIONS, producer_of
 
-from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.errors import KafkaRebalanceError, TransactionAbortedError
 from pyspark_kafka_rebalance.produce.encoder.arrow_encoder import ArrowEncoder
+from pyspark_kafka_rebalance.produce.encoder.partitioner import partition_of_key
+from pyspark_kafka_rebalance.produce.producer import Transaction
+from pyspark_kafka_rebalance.sink.once import fenced_writer
 from pyspark_kafka_rebalance.sink.once.commit import commit_batch
-from pyspark_kafka_rebalance.sink.once.fenced_writer import drop_writer
+from pyspark_kafka_rebalance.sink.once.fenced_writer import drop_writer, transactional_id_of
 from pyspark_kafka_rebalance.sink.options.sink_options import SinkOptions
 from pyspark_kafka_rebalance.sink.task_output import TaskOutput
 from pyspark_kafka_rebalance.testing import LocalKafka
@@ -115,9 +118,15 @@ commit.commit_batch(SinkOptions.checked(options), [output], batch)
 
 @pytest.fixture
 def query(cluster: LocalKafka, topic_name: str, tmp_path: Path) -> Iterator[Query]:
-    cluster.create_topic(topic_name, 1)
+    cluster.create_topic(topic_name, 1, config={"max.message.bytes": 2_000})
     yield Query(cluster, topic_name, tmp_path / "checkpoint", f"{QUERY}-{topic_name}")
     drop_writer(f"{QUERY}-{topic_name}")
+
+
+def forget(query: Query) -> None:
+    """As if another process committed from now on."""
+    drop_writer(query.id)
+    fenced_writer._owned.clear()
 
 
 def texts(of: list[bytes]) -> list[str]:
@@ -180,9 +189,72 @@ def test_the_older_of_two_drivers_names_the_newer(
     query.plan(1, 2)
     with pytest.raises(KafkaRebalanceError, match=r"its run run-2 in process \d+ on .* taken over"):
         query.commit(1, values(2))
+    forget(query)  # the checkpoint knows, too
+    with pytest.raises(KafkaRebalanceError, match=r"its run run-2 in process \d+ on .* taken over"):
+        query.commit(1, values(2))
     copy.plan(2, 3)
     copy.commit(2, values(3), "run-2")  # it was not fenced by that
     assert read_committed(cluster, query.topic) == values(1, 2, 3)
+
+
+def test_two_drivers_on_one_checkpoint_the_older_stays_out(
+    cluster: LocalKafka, query: Query
+) -> None:
+    """It wakes up in another process than before, when the newer one has noted itself."""
+    query.plan(0, 1)
+    query.commit(0, values(1), "run-1")
+    query.plan(1, 2)
+    query.commit(1, values(2), "run-2")
+    forget(query)
+    with pytest.raises(KafkaRebalanceError, match=r"its run run-2 in process \d+ on .* taken over"):
+        query.commit(1, values(2), "run-1")
+    query.plan(2, 3)
+    query.commit(2, values(3), "run-2")
+    assert read_committed(cluster, query.topic) == values(1, 2, 3)
+
+
+def test_a_producer_that_is_fenced_without_a_rival_writes_all_the_same(
+    cluster: LocalKafka, query: Query
+) -> None:
+    """So do a time-out of the coordinator, and an administrator who aborts (iceberg 17376)."""
+    query.plan(0, 1)
+    query.commit(0, values(1))
+    with producer_of(cluster, transactional_id_of(query.id)) as another:
+        another.initialize()
+    query.plan(1, 2)
+    query.commit(1, values(2, 3))
+    assert read_committed(cluster, query.topic) == values(1, 2, 3)
+
+
+@pytest.mark.parametrize("fails", ["by a broker", "at the end"])
+def test_an_aborted_batch_is_written_again_whole_even_if_it_was_split(
+    cluster: LocalKafka, query: Query, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """The second attempt sends the same encoded batches, which the first has stamped and halved."""
+    numbers = [b"%0200d" % n for n in range(100)]
+    query.plan(0, 1)
+    query.commit(0, values(0))
+    real = Transaction.commit
+    attempts: list[Transaction] = []
+
+    def commit(self: Transaction, *args: float) -> None:
+        attempts.append(self)
+        if len(attempts) > 1:
+            return real(self, *args)
+        self.flush()
+        if fails == "by a broker":  # it fences the producer
+            with producer_of(cluster, transactional_id_of(query.id)) as another:
+                another.initialize()
+            return real(self, *args)
+        self.abort("a member of the group has another generation")
+        raise TransactionAbortedError("a member of the group has another generation", {})
+
+    monkeypatch.setattr(Transaction, "commit", commit)
+    query.plan(1, 2)
+    query.commit(1, numbers)
+    first, second = attempts
+    assert (first._producer is second._producer) == (fails == "at the end")  # not fenced there
+    assert read_committed(cluster, query.topic) == [*values(0), *numbers]
 
 
 def test_a_batch_that_spark_has_not_logged_is_refused(query: Query) -> None:
@@ -194,10 +266,6 @@ def test_another_querys_open_transaction_does_not_hide_the_marker(
     cluster: LocalKafka, query: Query, tmp_path: Path
 ) -> None:
     """The marker lies behind it, and would be read as missing (kafka-flow 857)."""
-    from written import producer_of
-
-    from pyspark_kafka_rebalance.produce.encoder.partitioner import partition_of_key
-
     query.plan(0, 1)
     query.commit(0, values(1))
     with producer_of(cluster, f"{query.topic}-other", transaction_timeout_ms=3_000) as other:

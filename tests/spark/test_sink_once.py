@@ -146,6 +146,27 @@ def test_a_write_in_foreach_batch_is_written_once_by_its_number(
     assert values_in(kafka, topic_name) == ["a", "b", "c"]
 
 
+def test_a_restored_checkpoint_is_refused_in_foreach_batch_too(
+    kafka: LocalKafka, topic_name: str, tmp_path: Path, each_batch: Run
+) -> None:
+    """Its batches have other rows than those of the same numbers had: to skip them loses rows."""
+    kafka.create_topic(topic_name, 2)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        options = options_of(kafka, topic_name, batchId=str(batch_id))
+        batch.write.format("kafka_deferred").options(**options).mode("append").save()
+
+    each_batch(write, "a")
+    shutil.copytree(tmp_path / "each-checkpoint", tmp_path / "backup")
+    each_batch(write, "b")
+    each_batch(write, "c")
+    shutil.rmtree(tmp_path / "each-checkpoint")
+    shutil.move(tmp_path / "backup", tmp_path / "each-checkpoint")
+    with pytest.raises(StreamingQueryException, match="has written up to batch 2"):
+        each_batch(write, "d")
+    assert values_in(kafka, topic_name) == ["a", "b", "c"]
+
+
 def test_a_second_write_of_a_batch_is_refused_and_not_taken_for_a_repetition(
     kafka: LocalKafka, topic_name: str, each_batch: Run
 ) -> None:

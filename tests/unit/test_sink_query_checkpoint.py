@@ -86,8 +86,9 @@ def test_the_checkpoint_is_found_in_the_sessions_folder_by_the_querys_id(tmp_pat
         checkpoint_of(None, [str(tmp_path)], "q3")
 
 
-def test_the_owner_is_noted(tmp_path: Path) -> None:
+def test_the_owners_are_noted_and_the_oldest_forgotten(tmp_path: Path) -> None:
     checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
-    assert checkpoint.owner is None
-    checkpoint.note_owner("run-1")
-    assert QueryCheckpoint(str(tmp_path)).owner == "run-1"
+    assert checkpoint.owners == ()
+    for number in range(101):
+        checkpoint.note_owner(f"run-{number}")
+    assert QueryCheckpoint(str(tmp_path)).owners == tuple(f"run-{n}" for n in range(1, 101))

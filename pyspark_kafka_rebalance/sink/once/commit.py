@@ -20,7 +20,7 @@ from ...errors import (
     TransactionInDoubtError,
 )
 from ..task_output import output_size, outputs_of, read_output
-from .decision import BatchAtHand, Decision, decide
+from .decision import BatchAtHand, Decision, decide, is_written_already
 from .fenced_writer import FencedWriter, drop_writer, writer_for
 from .query_checkpoint import BatchInput, QueryCheckpoint, checkpoint_of
 
@@ -92,8 +92,8 @@ def _write_once(
     for attempt in range(1, _ATTEMPTS + 1):
         writer = writer_for(options, key, run, None, output_size(messages))
         marker = writer.marker
-        if marker is not None and marker.batch >= batch:
-            if attempt == 1 and (marker.written_by, marker.batch) == (run, batch):
+        if is_written_already(key, batch, marker):
+            if attempt == 1 and marker is not None and marker.written_by == run:
                 raise KafkaRebalanceError(
                     f"batchId {batch}: this run has written that batch to "
                     f"{options.topic or 'topics by column'} before, and a second write of it would "
@@ -147,7 +147,9 @@ def _is_written(
         TransactionInDoubtError,
         kafka_errors.KafkaTimeoutError,
     ) as error:
-        drop_writer(key)
+        # After an abort, the last marker is known, and the same producer refuses what comes late.
+        if not isinstance(error, TransactionAbortedError) or writer.is_replaced:
+            drop_writer(key)
         if attempt == _ATTEMPTS:
             raise
         log.warning("batch %d of %s: %s; deciding again", batch, key, error)

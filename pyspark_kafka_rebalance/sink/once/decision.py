@@ -67,7 +67,30 @@ def decide(at_hand: BatchAtHand, marker: Marker | None) -> Decision:
     )
 
 
-def may_take_over(query: str, run: str, marker: Marker | None, noted: str | None) -> bool:
+def is_written_already(query: str, batch: int, marker: Marker | None) -> bool:
+    """Whether a write of foreachBatch is a repetition, by the number of its batch alone.
+
+    A restart runs at most the last batch again.
+
+    Raises
+    ------
+    KafkaRebalanceError
+        The number is lower than that: the query's checkpoint is older than the output. Its batches
+        have other rows than those of these numbers had, so to leave them out would lose rows.
+    """
+    if marker is None or marker.batch < batch:
+        return False
+    if marker.batch == batch:
+        return True
+    raise KafkaRebalanceError(
+        f"batchId {batch} of query {query} is not written: the query has written up to batch "
+        f"{marker.batch}, so its checkpoint is older than its output. Continue with the newest "
+        "checkpoint; or, to write from here on all the same, with a new one whose sources start "
+        "where the output ends"
+    )
+
+
+def may_take_over(query: str, run: str, marker: Marker | None, has_owned: bool) -> bool:
     """Whether a run has to take its query over before it writes; False if it has done so.
 
     Parameters
@@ -75,8 +98,8 @@ def may_take_over(query: str, run: str, marker: Marker | None, noted: str | None
     query, run : str
     marker : Marker, optional
         The query's last.
-    noted : str, optional
-        The run that the checkpoint has as the last one to take over.
+    has_owned : bool
+        Whether this run took over before, as this process or the checkpoint knows.
 
     Raises
     ------
@@ -85,7 +108,7 @@ def may_take_over(query: str, run: str, marker: Marker | None, noted: str | None
     """
     if marker is not None and marker.run == run:
         return False
-    if marker is not None and noted == run:
+    if marker is not None and has_owned:
         raise KafkaRebalanceError(
             f"query {query}: its run {marker.run} in process {marker.pid} on {marker.host} has "
             f"taken over since this run, {run}, had. Two drivers use one checkpoint, or a copy of "

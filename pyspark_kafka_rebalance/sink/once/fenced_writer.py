@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kafka.errors import KafkaError
 
-from ...errors import KafkaRebalanceError
+from ...errors import KafkaRebalanceError, TransactionAbortedError, TransactionInDoubtError
 from ...produce.encoder.partitioner import partition_of_key
 from ...produce.producer import Producer, Transaction
 from .decision import may_take_over
@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 _BASE_TIMEOUT_MS = 10_000
 _BYTES_PER_S = 5_000_000
 
+#: How often a run tries to take its query over.
+_CLAIMS = 3
+
+#: ``transaction.max.timeout.ms``, unless it is set.
+_BROKERS_MAXIMUM_MS = 900_000
+
 
 def transactional_id_of(key: str) -> str:
     """Return the transactional id of a query, or of its writes in foreachBatch."""
@@ -48,12 +54,13 @@ def transactional_id_of(key: str) -> str:
 def timeout_ms_for(size: int) -> int:
     """Return the timeout of a transaction with this many bytes: a power of two times 10 s.
 
-    So that few outputs need another one than those before, which takes another InitProducerId.
+    So that few outputs need another one than those before, which takes another InitProducerId. Not
+    rounded above the brokers' default maximum.
     """
     timeout_ms, needed = _BASE_TIMEOUT_MS, _BASE_TIMEOUT_MS + size * 1000 // _BYTES_PER_S
     while timeout_ms < needed:
         timeout_ms *= 2
-    return timeout_ms
+    return max(needed, min(timeout_ms, _BROKERS_MAXIMUM_MS))
 
 
 class FencedWriter:
@@ -94,16 +101,15 @@ class FencedWriter:
         self.timeout_ms = timeout_ms_for(size)
         client = options.client
         ensure_marker_topic(client, self._topic)
-        noted = None if checkpoint is None else checkpoint.owner
-        if noted == run:
-            # It has been the owner: if it is not any more, it must not fence the newer one.
-            may_take_over(key, run, read_marker(client, self._topic, key), noted)
+        has_owned = (key, run) in _owned or (checkpoint is not None and run in checkpoint.owners)
+        if has_owned:  # if it is not the owner any more, it must not fence the newer one
+            may_take_over(key, run, read_marker(client, self._topic, key), has_owned)
         config = {**options.producer_config, "transaction_timeout_ms": self.timeout_ms}
         self._producer = Producer(transactional_id_of(key), **config)
         try:
             self._producer.initialize()
             self.marker = read_marker(client, self._topic, key)
-            if may_take_over(key, run, self.marker, noted):
+            if may_take_over(key, run, self.marker, has_owned):
                 self._take_over()
         except BaseException:
             self.close()
@@ -114,13 +120,15 @@ class FencedWriter:
         )
 
     def _take_over(self) -> None:
-        if self._checkpoint is not None:
-            self._checkpoint.note_owner(self._run)
         before = self.marker or Marker(-1, "", "", "", "", 0)
         mine = replace(before, run=self._run, host=socket.gethostname(), pid=os.getpid())
         with self._producer.transaction() as claim:
             self._send(claim, mine)
         self.marker = mine
+        # Not before: a run whose claim was aborted has to claim once more.
+        _owned.add((self._key, self._run))
+        if self._checkpoint is not None:
+            self._checkpoint.note_owner(self._run)
 
     def write(self, batch: int, digest: str, output: Iterator[tuple[str, EncodedBatch]]) -> None:
         """Write a batch and its marker in one transaction.
@@ -141,6 +149,11 @@ class FencedWriter:
             self._send(transaction, marker)
         self.marker = marker
 
+    @property
+    def is_replaced(self) -> bool:
+        """Whether it cannot write any more: its producer is fenced, or has failed."""
+        return self._producer.has_failed or self._producer.is_refused
+
     def close(self) -> None:
         """Close the producer; what is open is aborted by the next one."""
         with contextlib.suppress(KafkaError, KafkaRebalanceError):
@@ -155,6 +168,10 @@ class FencedWriter:
 #: Those of this process, with the options and the run that they are for.
 _writers: dict[str, tuple[bytes, FencedWriter]] = {}
 
+#: The runs that this process has made the owners of their queries, by the keys of these. Writes in
+#: foreachBatch have no checkpoint that knows.
+_owned: set[tuple[str, str]] = set()
+
 
 def writer_for(
     options: SinkOptions, key: str, run: str, checkpoint: QueryCheckpoint | None, size: int
@@ -168,9 +185,21 @@ def writer_for(
         drop_writer(key)
     if not _writers:
         atexit.register(_close_all)
-    writer = FencedWriter(options, key, run, checkpoint, size)
+    writer = _claimed(options, key, run, checkpoint, size)
     _writers[key] = suits, writer
     return writer
+
+
+def _claimed(
+    options: SinkOptions, key: str, run: str, checkpoint: QueryCheckpoint | None, size: int
+) -> FencedWriter:
+    """Make a writer. An older run may fence it before its claim is written, once: it reads that."""
+    for _ in range(_CLAIMS - 1):
+        try:
+            return FencedWriter(options, key, run, checkpoint, size)
+        except (TransactionAbortedError, TransactionInDoubtError) as error:
+            log.warning("query %s: claiming it again: %s", key, error)
+    return FencedWriter(options, key, run, checkpoint, size)
 
 
 def drop_writer(key: str) -> None:

@@ -2,7 +2,7 @@
 
 Spark writes ``metadata`` before a query's first batch, and ``offsets/N`` before batch N runs; with
 asynchronous progress tracking it does so later, and then nobody can say what a batch has read. In a
-folder of its own the sink notes which run of the query has taken the transactional id over.
+folder of its own the sink notes which runs of the query have taken the transactional id over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from ...source.checkpoint.offset_log import parse_offset_log
 from ...source.offsets.offset_json import is_own, parse_offset
 from ..spill.spill_file import SINK_FOLDER
 
-_OWNER = f"{SINK_FOLDER}/owner"
+_OWNERS = f"{SINK_FOLDER}/owners"
+
+#: How many runs of a query are noted: a driver that wakes up after so many restarts is not told
+#: from a new one.
+_MOST_OWNERS = 100
 
 #: In the offset log, of a source that has no offset yet.
 _NO_OFFSET = "-"
@@ -107,17 +111,18 @@ class QueryCheckpoint:
             ) from error
 
     @property
-    def owner(self) -> str | None:
-        """The run that has last taken the transactional id over from this checkpoint."""
+    def owners(self) -> tuple[str, ...]:
+        """The runs that have taken the transactional id over from this checkpoint, in order."""
         try:
-            return self._files.read(_OWNER)
+            return tuple(self._files.read(_OWNERS).split())
         except FileNotFoundError:
-            return None
+            return ()
 
     def note_owner(self, run: str) -> None:
-        """Note that a run takes it over."""
-        with self._files.create(_OWNER) as file:
-            file.write(run.encode())
+        """Note that a run has taken it over."""
+        runs = [*self.owners, run][-_MOST_OWNERS:]
+        with self._files.create(_OWNERS) as file:
+            file.write("\n".join(runs).encode())
 
 
 def batch_input(batch: int, text: str) -> BatchInput:
