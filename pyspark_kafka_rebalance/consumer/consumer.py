@@ -538,6 +538,16 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         self._hand_outs.describe = describe
 
+    def describe_remaining(
+        self, remaining: Mapping[TopicPartition, Remaining]
+    ) -> dict[TopicPartition, str]:
+        """The metadata for a transaction that commits what remains of these partitions.
+
+        They are the same as of :meth:`commit_remaining`; the offset to commit with them is
+        ``committed()``.
+        """
+        return self._hand_outs.describe_remaining(remaining)
+
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
         """The last report to ``commit_remaining``, if the broker has accepted it; else None."""
         return self._hand_outs.acknowledged_remaining(partition)

@@ -86,8 +86,11 @@ def test_the_checkpoint_is_found_in_the_sessions_folder_by_the_querys_id(tmp_pat
         checkpoint_of(None, [str(tmp_path)], "q3")
 
 
-def test_the_owner_is_noted(tmp_path: Path) -> None:
+def test_state_and_owner(tmp_path: Path) -> None:
     checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
+    assert not checkpoint.is_stateful
+    (tmp_path / "state/0").mkdir(parents=True)
+    assert checkpoint.is_stateful
     assert checkpoint.owner is None
     checkpoint.note_owner("run-1")
     assert QueryCheckpoint(str(tmp_path)).owner == "run-1"
