@@ -842,6 +842,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """As ``topic_ids``, but requests them (KafkaTimeoutError); keeps the metadata as is."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, as its metadata say; None before they do."""
+        return self._io.metadata.cluster_id
+
     def metadata_renewed_ms(self) -> float:
         """A number that changes whenever new metadata arrive."""
         return self._io.metadata.renewed_ms

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...errors import KafkaRebalanceError
-from .snapshot import Outcome, Snapshot, snapshot_to_json
+from .snapshot import Outcome, Snapshot, UnknownBatchError, snapshot_to_json
 from .socket_path import make_folder, socket_of
 
 log = logging.getLogger(__name__)
@@ -37,17 +37,13 @@ VERSION = 1
 _REQUEST_WITHIN_S = 10.0
 
 
-class UnknownBatch(Exception):
-    """The batch is none of this run's."""
-
-
 class Batches(Protocol):
     """Answers for the batches of a run, on any thread, several at a time."""
 
     def ask(self, end: dict[str, Any], by_sink: bool, timeout_s: float) -> Snapshot:
         """Return the snapshot of the batch that ends here.
 
-        Raises UnknownBatch, and KafkaRebalanceError if it cannot be told within ``timeout_s``.
+        Raises UnknownBatchError, and KafkaRebalanceError if it cannot be told within ``timeout_s``.
         """
 
     def tell(self, end: dict[str, Any], outcome: Outcome, timeout_s: float) -> None:
@@ -132,7 +128,7 @@ class Door:
                 return {"snapshot": snapshot_to_json(found)}
             heard = told["tell"]
             self._batches.tell(heard["end"], heard["outcome"], heard["timeout_s"])
-        except UnknownBatch:
+        except UnknownBatchError:
             return {"unknown": True}
         except KafkaRebalanceError as error:
             return {"error": str(error)}

@@ -19,6 +19,10 @@ State: TypeAlias = Literal["held", "lost", "decided"]
 Outcome: TypeAlias = Literal["committed", "dropped"]
 
 
+class UnknownBatchError(Exception):
+    """The batch is none of this run's."""
+
+
 @dataclass(frozen=True)
 class MemberOffsets:
     """The offsets that one member of the group commits with the batch.

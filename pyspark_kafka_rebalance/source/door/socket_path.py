@@ -8,6 +8,7 @@ same JVM starts both. A name has the JVM's process id and the hash of the run's 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -85,11 +86,9 @@ def _ancestors() -> set[str]:
     """The process ids of the parent and, where the system tells it, of its parent."""
     parent = os.getppid()
     found = {str(parent)}
-    try:
+    with contextlib.suppress(OSError, IndexError):
         # "pid (name) state ppid …"; the name may have spaces and brackets.
         found.add(Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        pass
     return found
 
 

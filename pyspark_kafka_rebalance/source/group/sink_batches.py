@@ -191,7 +191,8 @@ class SinkBatches(QueryPart):
         have joined.
         """
         owned = state.assignment.partitions.all()
-        sure = [member.may_hand_out() and member.is_stable for member in self._members]
+        # Not whether they are stable: a revoke may wait for this very batch.
+        sure = [member.may_hand_out() for member in self._members]
         joined = bool(state.generations) and all(member.is_stable for member in self._members)
         found: dict[TopicPartition, OwnedPartition] = {}
         doubtful: set[TopicPartition] = set()
@@ -256,13 +257,11 @@ class SinkBatches(QueryPart):
         assert batch.end is not None
         left = state.assignment.commits.remaining_after(batch) if owned else {}
         members = []
-        for index, member in enumerate(self._members if owned else ()):
+        for index in sorted({own.member for own in owned.values()}):
             mine = {p: left[p] for p, own in owned.items() if own.member == index}
-            if not mine:
-                continue
-            told, cluster = self._members.cluster_of(index), member
-            metadata = told.describe_remaining(mine)
-            now = told.group_metadata()
+            member = self._members.cluster_of(index)  # a group member fills both roles
+            metadata = member.describe_remaining(mine)
+            now = member.group_metadata()
             members.append(
                 MemberOffsets(
                     now.member_id,

@@ -86,6 +86,11 @@ class OwnCommits:
         # The partitions that the group knows, by the last commit, as decided so.
         self._told_by_sink: set[TopicPartition] = set()
 
+    @property
+    def query(self) -> str:
+        """The query's id."""
+        return self._identity.id
+
     # -- batches that the sink decides ------------------------------------------------------------
 
     def hear(self, commits: Mapping[TopicPartition, GroupCommit]) -> None:

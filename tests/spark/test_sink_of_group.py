@@ -1,0 +1,92 @@
+"""Exactly once from this package's source: the group's offsets are in the sink's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_kafka_rebalance.testing import LocalKafka
+
+from .test_sink import options_of
+from .test_sink_once import run_the_last_batch_again, values_in
+
+Copy = Callable[..., Any]
+
+
+@pytest.fixture
+def target(kafka: LocalKafka, topic_name: str) -> str:
+    kafka.create_topic(topic_name, 2)
+    kafka.create_topic(f"{topic_name}-copy", 2)
+    return f"{topic_name}-copy"
+
+
+@pytest.fixture
+def copy(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    topic_name: str,
+    target: str,
+    group_id: str,
+    tmp_path: Path,
+) -> Iterator[Copy]:
+    """Start a query of the group that copies the topic."""
+    queries = []
+
+    def start(name: str = "one", sink: dict[str, str] | None = None, **options: str) -> Any:
+        trigger = (
+            {"availableNow": True} if options.pop("ends", None) else {"processingTime": "0 seconds"}
+        )
+        query = (
+            spark.readStream.format("kafka_deferred")
+            .options(**options_of(kafka), startingOffsets="earliest", subscribe=topic_name)
+            .option("kafka.group.id", group_id)
+            .option("kafka.session.timeout.ms", "6000")
+            .options(**options)
+            .load()
+            .select("value")
+            .writeStream.format("kafka_deferred")
+            .options(**options_of(kafka, target, **(sink or {})))
+            .option("checkpointLocation", str(tmp_path / name))
+            .trigger(**trigger)
+            .start()
+        )
+        queries.append(query)
+        return query
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    return [b"%04d" % n for n in range(start, end)]
+
+
+def texts(start: int, end: int) -> list[str]:
+    return [value.decode() for value in numbers(start, end)]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_runs_that_end_copy_each_record_once_and_the_group_has_them(
+    kafka: LocalKafka,
+    topic_name: str,
+    target: str,
+    group_id: str,
+    copy: Copy,
+    tmp_path: Path,
+    protocol: str,
+) -> None:
+    kafka.produce(topic_name, numbers(0, 100))
+    assert copy(ends="yes", **{"kafka.group.protocol": protocol}).awaitTermination(120)
+    assert sum(kafka.committed(group_id).values()) == 100
+    kafka.produce(topic_name, numbers(100, 150))
+    assert copy(ends="yes", **{"kafka.group.protocol": protocol}).awaitTermination(120)
+    assert sum(kafka.committed(group_id).values()) == 150
+    run_the_last_batch_again(tmp_path / "one")
+    kafka.produce(topic_name, numbers(150, 160))
+    assert copy(ends="yes", **{"kafka.group.protocol": protocol}).awaitTermination(120)
+    assert values_in(kafka, target) == texts(0, 160)
