@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pyspark_kafka_rebalance import stop_gracefully
 from pyspark_kafka_rebalance.testing import LocalKafka
 
 from .test_sink import options_of
 from .test_sink_once import run_the_last_batch_again, values_in
+from .waiting import wait_until
 
 Copy = Callable[..., Any]
 
@@ -90,3 +93,35 @@ def test_runs_that_end_copy_each_record_once_and_the_group_has_them(
     kafka.produce(topic_name, numbers(150, 160))
     assert copy(ends="yes", **{"kafka.group.protocol": protocol}).awaitTermination(120)
     assert values_in(kafka, target) == texts(0, 160)
+
+
+def test_queries_that_join_and_leave_copy_each_record_once(
+    kafka: LocalKafka, topic_name: str, target: str, group_id: str, copy: Copy
+) -> None:
+    """A hand-over waits for the batch's decision, and the next owner starts behind it."""
+    written = 0
+
+    def more(count: int) -> None:
+        nonlocal written
+        kafka.produce(topic_name, numbers(written, written + count))
+        written += count
+
+    def has_all() -> bool:
+        assert all(query.exception() is None for query in running)
+        return sum(kafka.committed(group_id).values()) == written
+
+    more(50)
+    running = [copy("one")]
+    wait_until(has_all, "the first records")
+    running.append(copy("two"))
+    for _ in range(20):
+        more(10)
+        time.sleep(0.2)  # the producer's pace, while partitions move
+    wait_until(has_all, "the records of both")
+    assert stop_gracefully(running.pop(0))
+    for _ in range(5):
+        more(10)
+        time.sleep(0.2)
+    wait_until(has_all, "the records after the first has left")
+    assert stop_gracefully(running.pop())
+    assert values_in(kafka, target) == texts(0, written)
