@@ -88,7 +88,7 @@ class StreamOffset:
     #: set-back that the query has followed (``consumer/offsets/set_backs.py``).
     followed: Mapping[TopicPartition, str] = field(default_factory=dict, hash=False)
 
-    #: Whether transactions of the query's sink decide its batches: its output is the group's offset.
+    #: Whether transactions of the query's sink decide its batches: the group has what it wrote.
     by_sink: bool = False
 
     def before_batch(self) -> StreamOffset:
