@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import MemberToRemove
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 from pyspark_kafka_rebalance import stop_gracefully
 from pyspark_kafka_rebalance.testing import LocalKafka
+from pyspark_kafka_rebalance.transport.secured_clients import admin_client
 
 from .test_sink import options_of
 from .test_sink_once import run_the_last_batch_again, values_in
 from .waiting import wait_until
 
 Copy = Callable[..., Any]
+
+
+def _slowly(value: Any) -> Any:
+    """So that something can happen amid a batch."""
+    time.sleep(0.02)
+    return value
 
 
 @pytest.fixture
@@ -50,7 +60,7 @@ def copy(
             .option("kafka.session.timeout.ms", "6000")
             .options(**options)
             .load()
-            .select("value")
+            .select(sf.udf(lambda value: _slowly(value), "binary")("value").alias("value"))
             .writeStream.format("kafka_deferred")
             .options(**options_of(kafka, target, **(sink or {})))
             .option("checkpointLocation", str(tmp_path / name))
@@ -124,4 +134,42 @@ def test_queries_that_join_and_leave_copy_each_record_once(
         time.sleep(0.2)
     wait_until(has_all, "the records after the first has left")
     assert stop_gracefully(running.pop())
+    assert values_in(kafka, target) == texts(0, written)
+
+
+@pytest.mark.parametrize("protocol", ["classic"])
+def test_batches_whose_partitions_are_lost_are_dropped_and_read_again(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    topic_name: str,
+    target: str,
+    group_id: str,
+    copy: Copy,
+    protocol: str,
+) -> None:
+    """An administrator removes the members again and again, amid slow batches of both queries."""
+    written = 0
+
+    def more(count: int) -> None:
+        nonlocal written
+        kafka.produce(topic_name, numbers(written, written + count))
+        written += count
+
+    def has_all() -> bool:
+        assert all(query.exception() is None for query in running)
+        return sum(kafka.committed(group_id).values()) == written
+
+    more(20)
+    running = [copy("one"), copy("two")]
+    wait_until(has_all, "the first records")
+    with closing(admin_client({"bootstrap_servers": kafka.bootstrap_servers})) as admin:
+        for _ in range(6):
+            more(60)
+            time.sleep(0.3)  # somewhere amid a batch
+            members = admin.describe_groups([group_id])[group_id]["members"]
+            gone = [MemberToRemove(member_id=member["member_id"]) for member in members]
+            admin.remove_group_members(group_id, gone)
+    wait_until(has_all, "all records", 90)
+    for query in running:
+        assert stop_gracefully(query)
     assert values_in(kafka, target) == texts(0, written)
