@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -173,3 +174,30 @@ def test_batches_whose_partitions_are_lost_are_dropped_and_read_again(
     for query in running:
         assert stop_gracefully(query)
     assert values_in(kafka, target) == texts(0, written)
+
+
+def test_an_older_checkpoint_writes_nothing_that_is_visible(
+    kafka: LocalKafka, topic_name: str, target: str, group_id: str, copy: Copy, tmp_path: Path
+) -> None:
+    """The group is where the output ends, and wins over the checkpoint."""
+    kafka.produce(topic_name, numbers(0, 40))
+    assert copy(ends="yes").awaitTermination(120)
+    shutil.copytree(tmp_path / "one", tmp_path / "backup")
+    kafka.produce(topic_name, numbers(40, 70))
+    assert copy(ends="yes").awaitTermination(120)
+    kafka.produce(topic_name, numbers(70, 76))
+    assert copy("backup", ends="yes").awaitTermination(120)
+    assert values_in(kafka, target) == texts(0, 76)
+    assert sum(kafka.committed(group_id).values()) == 76
+
+
+def test_a_query_that_dies_in_its_first_batch_starts_again(
+    kafka: LocalKafka, topic_name: str, target: str, group_id: str, copy: Copy, tmp_path: Path
+) -> None:
+    """Its offset log has the batch, and neither the group nor the marker has it."""
+    kafka.produce(topic_name, numbers(0, 40))
+    query = copy()
+    wait_until(lambda: bool(list((tmp_path / "one/offsets").glob("[0-9]*"))), "a batch")
+    query.stop()  # amid it, as a rule
+    assert copy(ends="yes").awaitTermination(120)
+    assert values_in(kafka, target) == texts(0, 40)
