@@ -538,6 +538,16 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
         """
         self._hand_outs.describe = describe
 
+    def describe_remaining(
+        self, remaining: Mapping[TopicPartition, Remaining]
+    ) -> dict[TopicPartition, str]:
+        """The metadata for a transaction that commits what remains of these partitions.
+
+        They are the same as of :meth:`commit_remaining`; the offset to commit with them is
+        ``committed()``.
+        """
+        return self._hand_outs.describe_remaining(remaining)
+
     def acknowledged_remaining(self, partition: TopicPartition) -> Remaining | None:
         """The last report to ``commit_remaining``, if the broker has accepted it; else None."""
         return self._hand_outs.acknowledged_remaining(partition)
@@ -831,6 +841,11 @@ class DeferredRevokeConsumer(KafkaConsumer):  # type: ignore[misc]
     def topic_ids_now(self, topics: Collection[str], timeout_ms: float) -> dict[str, UUID]:
         """As ``topic_ids``, but requests them (KafkaTimeoutError); keeps the metadata as is."""
         return self._io.metadata.topic_ids_now(topics, timeout_ms)
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, as its metadata say; None before they do."""
+        return self._io.metadata.cluster_id
 
     def metadata_renewed_ms(self) -> float:
         """A number that changes whenever new metadata arrive."""

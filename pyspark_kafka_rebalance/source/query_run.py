@@ -12,6 +12,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from ..errors import KafkaRebalanceError, MembershipError, names_of
+from .door.door import Door
 from .driver_sources import DriverSources
 from .group.batch_state import Gaps, LeftBehind
 from .group.group_commits import STOP_TIMEOUT_S
@@ -37,6 +38,7 @@ class QueryRun:
         self.name = f"{prefix}-{secrets.token_hex(4)}"
         self.membership = QueryMembership(options, self.name, identity)
         self.stop_request = StopRequest(self.name)
+        self._door = Door(self.name, self.membership.sink_batches)
         self._beside = DriverSources(options, self.name) if options.partitions is None else None
         may_share = options.share_group or options.group_id_prefix is not None
         alone = bool(options.load) and not may_share
@@ -53,6 +55,7 @@ class QueryRun:
             self._beside.enter()
         stop_on_sigterm(self.end)
         self.membership.start()
+        self._door.open()
 
     def restore(self, begin: StreamOffset, before: LeftBehind | None) -> None:
         """Start at Spark's start offset, or where an earlier, abandoned run has ended.
@@ -66,6 +69,8 @@ class QueryRun:
             positions = {p: before.known[p] for p in positions if p in before.known}
             gaps = before.gaps
         self.membership.follow(begin.followed)
+        if begin.by_sink:
+            self.membership.follow_group()
         self.membership.restore(
             positions, begin.initial, begin.imported, gaps if live else None, begin.first_ends
         )
@@ -121,6 +126,7 @@ class QueryRun:
             self._beside.leave()
         if self._claim is not None:
             self._claim.release()  # the query plans nothing more
+        self._door.close()
         for offset in self.stop_request.proven():
             self.membership.proofs.done(offset)
         self.membership.stop(self._stop_timeout_s())

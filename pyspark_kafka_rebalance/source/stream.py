@@ -11,7 +11,7 @@ Spark calls ``latestOffset(start)`` when the batch ending at ``start`` is done, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 #: How long the first trigger waits for our members to join a group without other members. Joining
 #: takes the broker's ``group.initial.rebalance.delay.ms``, 3 s by default.
 _FIRST_JOIN_S = 10.0
+
+#: How long a replay waits for the group's offsets, which a transaction of its last run may delay.
+_LEAVE_OUT_WITHIN_S = 60.0
 
 #: If Spark does not report the trigger: how long the group must not have changed before the first
 #: batch, which may be the only one.
@@ -384,6 +387,8 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
             others = {p: at for p, at in offset.others.items() if p not in ranges}
             proven = {**begin.positions_before(offset), **others}
             membership.follow(offset.followed)
+            if offset.by_sink:
+                membership.follow_group()
             if self._options.catch_up is not None:
                 membership.resume(proven, ranges, end, offset.imported, catch_up, offset.gaps)
             else:  # in order, from the first offset that the batch found unread
@@ -391,7 +396,19 @@ class KafkaDeferredStreamReader(DataSourceStreamReader, SupportsTriggerAvailable
                 above = {p: one for p, one in ranges.items() if p not in below}
                 membership.resume({**proven, **below}, above, end, offset.imported)
             membership.join()
+            if offset.by_sink:
+                left_out = membership.sink_batches.leave_out(end, _LEAVE_OUT_WITHIN_S)
+                replayed = without(replayed, left_out)
         return replayed
+
+
+def without(offset: StreamOffset, partitions: Collection[TopicPartition]) -> StreamOffset:
+    """The same batch, which reads nothing of these."""
+    return replace(
+        offset,
+        ranges={p: one for p, one in offset.ranges.items() if p not in partitions},
+        catch_up={p: pieces for p, pieces in offset.catch_up.items() if p not in partitions},
+    )
 
 
 def _number_after(start: dict[str, Any]) -> int:

@@ -99,6 +99,16 @@ class ModelStopRequest:
         return False
 
 
+class ClosedDoor:
+    """No sink asks these planners."""
+
+    def __init__(self, run: str, batches: Any) -> None: ...
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class NoDriverSources:
     """There are no other sources of the driver."""
 

@@ -64,7 +64,8 @@ SOURCE_ROOMS = {
     "options": {"checkpoint", "offsets"},
     "spark": {"options"},
     "plan": SHARED,
-    "group": SHARED | {"checkpoint", "plan"},
+    "door": {"offsets"},
+    "group": SHARED | {"checkpoint", "door", "plan"},
 }
 
 #: In ``consumer/``, from the ground up: its rooms, and the modules beside them.
@@ -108,6 +109,7 @@ GROUP_ROOMS = [
     "batch_proofs",
     "catch_up",
     "group_commits",
+    "sink_batches",
     "membership",
 ]
 

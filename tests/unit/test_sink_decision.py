@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
 from pyspark_kafka_rebalance.sink.once.decision import (
@@ -18,26 +19,56 @@ from pyspark_kafka_rebalance.sink.once.decision import (
 )
 from pyspark_kafka_rebalance.sink.once.fenced_writer import timeout_ms_for
 from pyspark_kafka_rebalance.sink.once.marker import Marker, MarkerFormatError, parse_marker
+from pyspark_kafka_rebalance.source.door.snapshot import Snapshot, State
 
-AT_HAND = BatchAtHand("q", 5, "five")
+AT_HAND = BatchAtHand("q", 5, "five", "run-1", follows_group=True, is_stateful=False)
 WRITTEN = Marker(4, "four", "run-1", "run-1", "host", 1)
+HERE = TopicPartition("orders", 0)
+
+
+def source(state: State) -> Snapshot:
+    lost = frozenset({HERE}) if state == "lost" else frozenset()
+    return Snapshot("run", "group", None, state, (), {}, lost, True)
+
+
+OF_FILES = replace(AT_HAND, follows_group=False)
+STATEFUL = replace(AT_HAND, is_stateful=True)
 
 
 def test_the_next_batch_is_written() -> None:
-    assert decide(AT_HAND, WRITTEN) is Decision.WRITE
-    assert decide(AT_HAND, None) is Decision.WRITE
+    assert decide(AT_HAND, WRITTEN, [source("held")]) is Decision.WRITE
+    assert decide(OF_FILES, WRITTEN, []) is Decision.WRITE
+    assert decide(OF_FILES, None, []) is Decision.WRITE
 
 
-def test_a_written_batch_is_left_alone() -> None:
-    assert decide(AT_HAND, replace(WRITTEN, batch=5, digest="five")) is Decision.SKIP
+def test_a_written_batch_is_left_alone_whatever_its_sources_say() -> None:
+    marker = replace(WRITTEN, batch=5, digest="five")
+    for state in ("held", "lost", "decided"):
+        assert decide(AT_HAND, marker, [source(state)]) is Decision.SKIP
+    assert decide(OF_FILES, marker, []) is Decision.SKIP
 
 
-@pytest.mark.parametrize(
-    ("batch", "found"), [(5, "another batch of this number"), (9, "up to batch 9")]
-)
-def test_an_older_checkpoint_is_refused(batch: int, found: str) -> None:
-    with pytest.raises(KafkaRebalanceError, match=f"{found}, so its checkpoint is older"):
-        decide(AT_HAND, replace(WRITTEN, batch=batch))
+def test_the_group_tells_what_is_written_where_the_marker_is_gone() -> None:
+    assert decide(AT_HAND, None, [source("decided"), source("decided")]) is Decision.SKIP
+
+
+def test_what_was_lost_is_dropped_where_the_group_tells_the_positions() -> None:
+    assert decide(AT_HAND, WRITTEN, [source("held"), source("lost")]) is Decision.DROP
+
+
+@pytest.mark.parametrize("at_hand", [OF_FILES, STATEFUL])
+def test_otherwise_a_loss_fails_the_query_and_names_the_partition(at_hand: BatchAtHand) -> None:
+    with pytest.raises(KafkaRebalanceError, match=r"orders-0.*Restart the query"):
+        decide(at_hand, WRITTEN, [source("lost")])
+
+
+@pytest.mark.parametrize("batch", [5, 9])
+def test_an_older_checkpoint_is_refused_where_the_group_does_not_tell(batch: int) -> None:
+    marker = replace(WRITTEN, batch=batch)
+    for at_hand in (OF_FILES, STATEFUL):
+        with pytest.raises(KafkaRebalanceError, match="checkpoint is older than its output"):
+            decide(at_hand, marker, [])
+    assert decide(AT_HAND, marker, [source("held")]) is Decision.WRITE
 
 
 def test_a_run_takes_over_once() -> None:
@@ -106,7 +137,7 @@ class World:
         batch, name = self.done + 1, f"run-{self.run}"
         start = self.offsets.get(batch - 1, 0)
         end = self.offsets.setdefault(batch, start + rows)
-        at_hand = BatchAtHand("q", batch, f"{end}")
+        at_hand = BatchAtHand("q", batch, f"{end}", name, follows_group=False, is_stateful=False)
         if may_take_over("q", name, self.marker, name in self.owned):
             if stops_at == "claim":
                 return self.start()
@@ -117,7 +148,7 @@ class World:
             self.owned.add(name)
         if stops_at == "write":
             return self.start()
-        if decide(at_hand, self.marker) is Decision.WRITE:  # one transaction
+        if decide(at_hand, self.marker, []) is Decision.WRITE:  # one transaction
             self.output.extend(range(start, end))
             self.marker = Marker(batch, f"{end}", name, name, "", 0)
         if stops_at == "log":
@@ -193,8 +224,10 @@ class Driver:
 
     def _write(self) -> None:
         batch = self.done + 1
-        at_hand = BatchAtHand("q", batch, f"{batch}")
-        if decide(at_hand, self.marker) is Decision.SKIP or self._commit(
+        at_hand = BatchAtHand(
+            "q", batch, f"{batch}", self.name, follows_group=False, is_stateful=False
+        )
+        if decide(at_hand, self.marker, []) is Decision.SKIP or self._commit(
             Marker(batch, f"{batch}", self.name, self.name, "", 0), [(self.name, batch)]
         ):
             self.done = batch

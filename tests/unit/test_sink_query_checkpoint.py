@@ -86,6 +86,13 @@ def test_the_checkpoint_is_found_in_the_sessions_folder_by_the_querys_id(tmp_pat
         checkpoint_of(None, [str(tmp_path)], "q3")
 
 
+def test_a_query_with_state_has_a_folder_of_it(tmp_path: Path) -> None:
+    checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
+    assert not checkpoint.is_stateful
+    (tmp_path / "state/0").mkdir(parents=True)
+    assert checkpoint.is_stateful
+
+
 def test_the_owners_are_noted_and_the_oldest_forgotten(tmp_path: Path) -> None:
     checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
     assert checkpoint.owners == ()

@@ -30,6 +30,7 @@ from kafka.structs import TopicPartition
 from model_group import BOTH, ModelGroup, ModelMember, P, Q
 from model_log import Record
 from model_spark import (
+    ClosedDoor,
     ModelCommitLogWatch,
     ModelLocationCheck,
     ModelQuery,
@@ -139,6 +140,7 @@ class Queries(RuleBasedStateMachine):
             (query_run_module, "StopRequest", ModelStopRequest),
             (query_run_module, "stop_on_sigterm", lambda end: None),
             (query_run_module, "DriverSources", NoDriverSources),
+            (query_run_module, "Door", ClosedDoor),
             (joining_module, "ask_cluster", lambda options, what, ask: ask(None)),
             (joining_module, "describe_group", lambda admin, group_id: group.describe()),
             (SteppedEvent, "while_waiting", staticmethod(wait)),

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from kafka.structs import TopicPartition
+from model_spark import ClosedDoor
 
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
@@ -64,6 +65,8 @@ class FakeMembership:
         self.catch_up = SimpleNamespace(
             plan=self.plan_catch_up, unread=lambda run: run and self.below.keys()
         )
+        self.sink_batches = SimpleNamespace(leave_out=self.leave_out_of_rerun)
+        self.follows_group = False
         self.calls: list[str] = []
         self.positions: dict[TopicPartition, int] = {}
         self.ends: dict[TopicPartition, int] = {}
@@ -105,6 +108,15 @@ class FakeMembership:
         self.unproven = False
         self.left_within_s = 0.0
         self.missing: list[TopicPartition] = []  # what the group has not
+
+    def follow_group(self) -> None:
+        self.follows_group = True
+
+    def leave_out_of_rerun(
+        self, end: dict[str, Any], timeout_s: float
+    ) -> frozenset[TopicPartition]:
+        assert self.resumed, "it is known what the batch reads"
+        return frozenset()
 
     def progress_is_synchronous(self) -> None:
         self.calls.append("synchronous")
@@ -349,6 +361,7 @@ def memberships(monkeypatch: pytest.MonkeyPatch) -> list[FakeMembership]:
 
     monkeypatch.setattr(query_run_module, "QueryMembership", make)
     monkeypatch.setattr(query_run_module, "stop_on_sigterm", lambda end: None)
+    monkeypatch.setattr(query_run_module, "Door", ClosedDoor)
     return made
 
 
@@ -1789,3 +1802,22 @@ def test_a_batch_of_sparks_own_source_is_nobody_elses(
     (membership,) = memberships
     assert membership.looks == 0
     assert ranges_of(tasks)[P].lost_below == 0
+
+
+def test_a_batch_that_the_sink_decides_is_run_again_without_what_others_have_read(
+    make: Callable[..., KafkaDeferredStreamReader],
+    memberships: list[FakeMembership],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FakeMembership, "leave_out_of_rerun", lambda *_: frozenset({P}))
+    offset = StreamOffset(
+        ranges={P: OffsetRange("t", 0, 5, 9), Q: OffsetRange("t", 1, 3, 4)},
+        run="another",
+        query="0" * 16,
+        batch=4,
+        by_sink=True,
+    )
+    reader = make()
+    tasks = reader.partitions(reader.initialOffset(), offset_to_json(offset))
+    assert [r.range for t in tasks for r in t.value.ranges] == [OffsetRange("t", 1, 3, 4)]
+    assert memberships[0].follows_group

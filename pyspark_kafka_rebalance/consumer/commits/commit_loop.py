@@ -125,6 +125,11 @@ class CommitLoop:
         with self._lock:
             self._changed.forget(partitions)
 
+    @property
+    def metadata_bytes(self) -> int:
+        """How many bytes of metadata the broker accepts with a commit, as far as is known."""
+        return self._metadata_bytes
+
     def hurry(self) -> None:
         """Commit the progress beyond the committed offsets now."""
         with self._lock:

@@ -91,6 +91,12 @@ class TopicMetadata:
         return found if found is not None and found.int else None
 
     @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, as its metadata say; None before they do."""
+        found: str | None = self.cluster.cluster_id
+        return found
+
+    @property
     def renewed_ms(self) -> float:
         """When metadata last came, by the monotonic clock; different each time they come."""
         return float(self.cluster._last_successful_refresh_ms)

@@ -376,4 +376,4 @@ class GroupCommit(NamedTuple):
             return None
         left, before = self.remaining, self.origin.stretches
         stretches = taken_over(before, NOBODY, left.live, left.gaps)
-        return replace(self.origin, run=NOBODY, batch=0, stretches=stretches)
+        return replace(self.origin, run=NOBODY, batch=0, stretches=stretches, by_sink=False)

@@ -16,6 +16,11 @@ Where the group was set back to such a checkpoint, the batch is followed by what
 (``set_backs.py``). Whoever takes the partition over and has not followed that yet goes on at the
 committed offset, even if its own checkpoint is further.
 
+A ``t`` behind the number of the batch says that the query's batches are decided by transactions of
+its sink, in which their offsets are committed (``sink/``). Its output is where the group is, so the
+group wins over a checkpoint of that query, whether that is older or newer. Releases that do not
+know the ``t`` take such a commit for one of nobody's, with the same effect.
+
 A ``DeferredRevokeConsumer`` of an application is no query. It carries all this along, and its own
 records are a stretch of nobody's.
 
@@ -43,7 +48,7 @@ _PREFIX = f"query/{_VERSION}:"
 _TEXT = re.compile(
     r"(?P<checksum>[0-9a-f]{8})\."
     r"(?P<body>(?P<run>[A-Za-z0-9_]{1,64})\.(?P<batch>[0-9]{1,18})"
-    rf"(?P<set_backs>{SET_BACKS})"
+    rf"(?P<by_sink>t?)(?P<set_backs>{SET_BACKS})"
     r"(?P<stretches>(?:\.[A-Za-z0-9_]{1,64}-[0-9]{1,19})+))"
 )
 
@@ -71,6 +76,7 @@ class Origin:
     #: Who delivered what, lowest first; at least one. The last one is the committer's.
     stretches: tuple[Stretch, ...]
     set_backs: tuple[SetBack, ...] = ()  #: the last ones, oldest first
+    by_sink: bool = False  #: whether transactions of its sink decide the committer's batches
 
     @property
     def query(self) -> str:
@@ -92,7 +98,14 @@ class Origin:
         The limit is in bytes; ``bound_to`` is as in ``Remaining.encode``.
         """
         return origin_text(
-            self.run, self.batch, self.stretches, offset, limit, bound_to, self.set_backs
+            self.run,
+            self.batch,
+            self.stretches,
+            offset,
+            limit,
+            bound_to,
+            self.set_backs,
+            self.by_sink,
         )
 
     @classmethod
@@ -107,7 +120,8 @@ class Origin:
         parts = [part.rpartition("-") for part in text["stretches"][1:].split(".")]
         stretches = tuple(Stretch(query, int(since)) for query, _, since in parts)
         set_backs = parse_set_backs(text["set_backs"])
-        return cls(text["run"], int(text["batch"]), stretches, set_backs)
+        by_sink = bool(text["by_sink"])
+        return cls(text["run"], int(text["batch"]), stretches, set_backs, by_sink)
 
 
 def origin_text(
@@ -118,9 +132,10 @@ def origin_text(
     limit: int,
     bound_to: str,
     set_backs: Sequence[SetBack] = (),
+    by_sink: bool = False,
 ) -> str:
     """As :meth:`Origin.encode`; made for each of thousands of partitions in each commit."""
-    body = f"{run}.{batch}"
+    body = f"{run}.{batch}t" if by_sink else f"{run}.{batch}"
     if set_backs:
         body += set_backs_text(set_backs)
     for query, since in stretches:
@@ -134,7 +149,7 @@ def origin_text(
         return ""
     else:
         stretches = stretches[1:]
-    return origin_text(run, batch, stretches, offset, limit, bound_to, set_backs)
+    return origin_text(run, batch, stretches, offset, limit, bound_to, set_backs, by_sink)
 
 
 def taken_over(

@@ -554,6 +554,21 @@ class HandOuts(Part):
         left = limit - len(origin) - 1
         return with_origin(origin, self._gaps_behind(partition, offset, left, by_hand))
 
+    def describe_remaining(
+        self, remaining: Mapping[TopicPartition, Remaining]
+    ) -> dict[TopicPartition, str]:
+        """As :meth:`describe_commit`, for a commit of these that somebody else sends."""
+        limit = self._commits.metadata_bytes
+        with self.lock:
+            bounds = {p: self.bound(p) for p in remaining}
+        described = {}
+        for p, left in remaining.items():
+            offset = left.committed()
+            origin = "" if self.describe is None else self.describe(p, offset, limit, bounds[p])
+            behind = left.encode(limit - len(origin) - 1, bounds[p])
+            described[p] = with_origin(origin, behind)
+        return described
+
     def _gaps_behind(
         self, partition: TopicPartition, offset: int, limit: int, by_hand: CommitByHand | None
     ) -> str:

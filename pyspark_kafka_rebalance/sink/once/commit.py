@@ -1,4 +1,4 @@
-"""The commit of a batch: decide, and write. Runs on the driver's host.
+"""The commit of a batch: decide, write, tell the sources. Runs on the driver's host.
 
 Kafka decides, and Spark's commit log follows: whatever is interrupted here is found out by the
 next attempt, from the query's marker.
@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING
 
 from kafka import errors as kafka_errors
 
-from ...errors import (
-    KafkaRebalanceError,
-    OptionError,
-    TransactionAbortedError,
-    TransactionInDoubtError,
-)
+from ...errors import KafkaRebalanceError, TransactionAbortedError, TransactionInDoubtError
+from ...source.door.planner_client import ask_planner, tell_planner
 from ..task_output import output_size, outputs_of, read_output
 from .decision import BatchAtHand, Decision, decide, is_written_already
 from .fenced_writer import FencedWriter, drop_writer, writer_for
@@ -27,12 +23,13 @@ from .query_checkpoint import BatchInput, QueryCheckpoint, checkpoint_of
 if TYPE_CHECKING:
     from pyspark.sql.datasource import WriterCommitMessage
 
+    from ...source.door.snapshot import Outcome, Snapshot
     from ..options.sink_options import SinkOptions
 
 log = logging.getLogger(__name__)
 
-#: How often a batch is tried whose transaction is aborted, for example by a time-out. Each time it
-#: is decided anew.
+#: How often a batch is tried whose transaction is aborted, by a time-out or since a member of the
+#: group has another generation. Each time it is decided anew.
 _ATTEMPTS = 5
 
 
@@ -101,7 +98,7 @@ def _write_once(
                 )
             log.info("batch %d of %s is written already", batch, key)
             return
-        if _is_written(writer, key, attempt, batch, "", messages):
+        if _is_written(writer, key, attempt, batch, "", messages, ()):
             return
 
 
@@ -112,23 +109,34 @@ def _commit(
     found: BatchInput,
     run: str,
 ) -> None:
-    if found.group_sources:
-        raise OptionError(
-            "delivery",
-            "exactly_once",
-            "at_least_once while the query reads from kafka_deferred: the group's offsets are not "
-            "part of the sink's transaction yet, so a hand-over would repeat records",
-        )
     query = checkpoint.query_id
     assert query is not None
-    at_hand = BatchAtHand(query, found.batch, found.digest)
     for attempt in range(1, _ATTEMPTS + 1):
         writer = writer_for(options, query, run, checkpoint, output_size(messages))
-        if decide(at_hand, writer.marker) is Decision.SKIP:
+        sources = [ask_planner(each.run, each.end, by_sink=True) for each in found.group_sources]
+        at_hand = BatchAtHand(
+            query=query,
+            batch=found.batch,
+            digest=found.digest,
+            run=run,
+            follows_group=bool(sources)
+            and not found.has_others
+            and all(source.fenced for source in sources),
+            is_stateful=checkpoint.is_stateful,
+        )
+        decision = decide(at_hand, writer.marker, sources)
+        if decision is Decision.WRITE and not _is_written(
+            writer, query, attempt, found.batch, found.digest, messages, sources
+        ):
+            continue
+        if decision is Decision.SKIP:
             log.info("batch %d of query %s is written already", found.batch, query)
-            return
-        if _is_written(writer, query, attempt, found.batch, found.digest, messages):
-            return
+        elif decision is Decision.DROP:
+            log.warning("batch %d of query %s: partitions were lost", found.batch, query)
+        outcome: Outcome = "dropped" if decision is Decision.DROP else "committed"
+        for each in found.group_sources:
+            tell_planner(each.run, each.end, outcome)
+        return
 
 
 def _is_written(
@@ -138,10 +146,11 @@ def _is_written(
     batch: int,
     digest: str,
     messages: Sequence[WriterCommitMessage | None],
+    sources: Sequence[Snapshot],
 ) -> bool:
     """Write a batch; False if it is to be decided again. Raises the error of the last attempt."""
     try:
-        writer.write(batch, digest, read_output(messages))
+        writer.write(batch, digest, read_output(messages), sources)
     except (
         TransactionAbortedError,
         TransactionInDoubtError,

@@ -1,21 +1,26 @@
 """What becomes of a batch. Pure.
 
-Kafka holds the decision: a batch's output and its marker are one transaction. So what was written
-is known from the marker.
+Kafka holds the decision: a batch's output, the offsets of its input and its marker are one
+transaction. So what was written is known from the marker, and from the group.
 
 Invariants:
- 1. A batch whose marker is there is not written again.
- 2. A batch is written only by the run that the marker names.
- 3. What readers may have seen is never written again: a query whose checkpoint is older than its
-    marker writes nothing.
+ 1. A batch whose marker is there, or whose input the group has by this query's transaction, is not
+    written again.
+ 2. A batch is written only by the run that the marker names, and only while its members own all
+    that it reads; the group checks that once more when it accepts the offsets.
+ 3. What was not written is read again, by whoever owns it then: by this query, if it can drop the
+    batch, else by the query's next run. A batch can be dropped if its sources' positions follow the
+    group, and no state has seen its rows.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import KafkaRebalanceError
+from ...errors import KafkaRebalanceError, names_of
+from ...source.door.snapshot import Snapshot
 from .marker import Marker
 
 
@@ -24,6 +29,7 @@ class Decision(enum.Enum):
 
     WRITE = "write"
     SKIP = "skip"  # it is written already
+    DROP = "drop"  # its partitions were lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +38,64 @@ class BatchAtHand:
 
     Attributes
     ----------
-    query : str
-        For messages.
-    batch, digest
-        As in `Marker`.
+    query, batch, digest, run
+        As in `Marker`; ``query`` is for messages.
+    follows_group : bool
+        Whether all sources are this package's and have a group: their positions follow it.
+    is_stateful : bool
     """
 
     query: str
     batch: int
     digest: str
+    run: str
+    follows_group: bool
+    is_stateful: bool
 
 
-def decide(at_hand: BatchAtHand, marker: Marker | None) -> Decision:
-    """Return what to do; ``marker`` is the query's last, and names this run.
+def decide(at_hand: BatchAtHand, marker: Marker | None, sources: Sequence[Snapshot]) -> Decision:
+    """Return what to do.
+
+    Parameters
+    ----------
+    at_hand : BatchAtHand
+    marker : Marker, optional
+        The query's last; that of another run is `may_take_over`'s.
+    sources : sequence of Snapshot
+        Of each source of this package.
 
     Raises
     ------
     KafkaRebalanceError
-        The query's checkpoint is older than its output; says what to do.
+        The batch can be neither written nor left; says why, and what to do.
     """
-    if marker is None or marker.batch < at_hand.batch:
-        return Decision.WRITE
-    if (marker.batch, marker.digest) == (at_hand.batch, at_hand.digest):
+    if marker is not None and (marker.batch, marker.digest) == (at_hand.batch, at_hand.digest):
         return Decision.SKIP
+    states = {source.state for source in sources}
+    if states == {"decided"} and at_hand.follows_group:
+        return Decision.SKIP
+    if "lost" in states or "decided" in states:
+        return _without_what_is_lost(at_hand, sources)
+    if marker is not None and marker.batch >= at_hand.batch:
+        return _of_older_checkpoint(at_hand, marker)
+    return Decision.WRITE
+
+
+def _without_what_is_lost(at_hand: BatchAtHand, sources: Sequence[Snapshot]) -> Decision:
+    if at_hand.follows_group and not at_hand.is_stateful:
+        return Decision.DROP
+    lost = names_of(sorted({partition for source in sources for partition in source.lost}))
+    why = "its state has seen" if at_hand.is_stateful else "another source of the query has given"
+    raise KafkaRebalanceError(
+        f"batch {at_hand.batch} of query {at_hand.query} was not written: partitions were lost "
+        f"before it was ({lost}), and {why} rows of it. Restart the query: it runs the batch "
+        "again, without what others have read by then"
+    )
+
+
+def _of_older_checkpoint(at_hand: BatchAtHand, marker: Marker) -> Decision:
+    if at_hand.follows_group and not at_hand.is_stateful:
+        return Decision.WRITE  # the group still lacks what the batch reads
     if marker.batch == at_hand.batch:
         found = "has written another batch of this number"
     else:

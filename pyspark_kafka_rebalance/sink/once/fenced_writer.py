@@ -13,7 +13,7 @@ import logging
 import os
 import pickle
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ from kafka.errors import KafkaError
 
 from ...errors import KafkaRebalanceError, TransactionAbortedError, TransactionInDoubtError
 from ...produce.encoder.partitioner import partition_of_key
-from ...produce.producer import Producer, Transaction
+from ...produce.producer import GroupMetadata, Offset, Producer, Transaction
+from ...source.door.snapshot import Snapshot
 from .decision import may_take_over
 from .marker import Marker
 from .marker_topic import ensure_marker_topic, read_marker
@@ -130,8 +131,14 @@ class FencedWriter:
         if self._checkpoint is not None:
             self._checkpoint.note_owner(self._run)
 
-    def write(self, batch: int, digest: str, output: Iterator[tuple[str, EncodedBatch]]) -> None:
-        """Write a batch and its marker in one transaction.
+    def write(
+        self,
+        batch: int,
+        digest: str,
+        output: Iterator[tuple[str, EncodedBatch]],
+        sources: Sequence[Snapshot],
+    ) -> None:
+        """Write a batch in one transaction, with the offsets of its sources and its marker.
 
         Raises
         ------
@@ -144,6 +151,9 @@ class FencedWriter:
         """
         marker = Marker(batch, digest, self._run, self._run, socket.gethostname(), os.getpid())
         with self._producer.transaction() as transaction:
+            for source in sources:
+                if source.fenced:
+                    _send_offsets(transaction, source)
             for topic, encoded in output:
                 transaction.send_encoded(topic, [encoded])
             self._send(transaction, marker)
@@ -163,6 +173,15 @@ class FencedWriter:
         key = self._key.encode()
         partition = partition_of_key(key, self._producer.partitions_for(self._topic))
         transaction.send(self._topic, marker.to_bytes(), key, None, partition)
+
+
+def _send_offsets(transaction: Transaction, source: Snapshot) -> None:
+    for member in source.members:
+        group = GroupMetadata(
+            source.group_id, member.generation, member.member_id, member.instance_id
+        )
+        offsets = {p: Offset(at, metadata) for p, (at, metadata) in member.offsets.items()}
+        transaction.send_offsets(group, offsets)
 
 
 #: Those of this process, with the options and the run that they are for.

@@ -1,8 +1,9 @@
 """The checkpoint of the query that a batch is part of: who the query is, and what its batch reads.
 
 Spark writes ``metadata`` before a query's first batch, and ``offsets/N`` before batch N runs; with
-asynchronous progress tracking it does so later, and then nobody can say what a batch has read. In a
-folder of its own the sink notes which runs of the query have taken the transactional id over.
+asynchronous progress tracking it does so later, and then nobody can say what a batch has read. A
+stateful query has a folder ``state``. In a folder of its own the sink notes which runs of the query
+have taken the transactional id over.
 """
 
 from __future__ import annotations
@@ -109,6 +110,11 @@ class QueryCheckpoint:
             raise KafkaRebalanceError(
                 f"offsets/{batch} of {self._shown} cannot be read: {error}"
             ) from error
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether the query keeps state."""
+        return bool(self._files.names("state"))
 
     @property
     def owners(self) -> tuple[str, ...]:

@@ -161,6 +161,17 @@ class BatchProofs(QueryPart):
 
     def _prove(self, state: SharedState, batches: Sequence[Batch]) -> None:
         """Record that these are proven; does nothing for none."""
+        undecided = [batch for batch in batches if batch.by_sink]
+        for batch in undecided:
+            log.warning(
+                "group %s: Spark has committed a batch, and the source has not heard what its sink "
+                "decided; the group's offsets tell: %s",
+                *(self._options.group_id, names_of(batch.all_reads())),
+            )
+            state.assignment.drop(batch, is_known=False)
+        batches = [batch for batch in batches if not batch.by_sink]
+        if undecided:
+            self._pump.wake()
         if batches:
             now = time.monotonic()
             for batch in batches:

@@ -94,6 +94,7 @@ def offset_of_positions(
         pending_catch_up={p: tuple(pieces) for p, pieces in pending_catch_up.items()},
         gaps={p: tuple(pieces) for p, pieces in state.assignment.gaps_left().items()},
         followed=dict(state.own_commits.followed()),
+        by_sink=state.own_commits.by_sink,
     )
 
 

@@ -99,6 +99,19 @@ class GroupCommits(QueryPart):
                 *(self._options.group_id, names_of(forgotten)),
             )
 
+    def say(self) -> None:
+        """Commit some positions once more: only the new metadata differ (``SinkBatches``)."""
+        with self._state as state:
+            partitions, state.to_say = state.to_say, set()
+            owned = state.assignment.partitions.all()
+            by_member: dict[int, list[TopicPartition]] = {}
+            for partition in partitions & owned.keys():
+                by_member.setdefault(owned[partition].member, []).append(partition)
+            for index, found in by_member.items():
+                self._members[index].forget_commits(found)
+                state.assignment.marks.doubt(found)
+                state.assignment.commits.compare(found)
+
     def _topic_ids_now(self, topics: Collection[str]) -> dict[str, UUID]:
         """Topic ids from freshly fetched metadata; empty if no broker answers, or not needed."""
         if self._options.catch_up is None:

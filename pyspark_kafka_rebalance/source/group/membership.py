@@ -48,6 +48,7 @@ from .others.known_to_group import KnownToGroup
 from .owned.deleted_partitions import Left
 from .owned.own_commits import OwnCommits
 from .query_state import QueryState
+from .sink_batches import SinkBatches
 from .starts.first_ends import FirstEnds
 from .starts.start_lookup import StartLookup
 
@@ -108,6 +109,7 @@ class QueryMembership:
         self.catch_up = CatchUp(core, self.log_ends)
         self.proofs = BatchProofs(core)
         self.commits = GroupCommits(core, self.proofs, self.deletions)
+        self.sink_batches = SinkBatches(core, self.proofs, client_id)
         self._overdue_batch = OverdueBatch(core, self.proofs, self.foreign_ranges)
 
     # -- life -------------------------------------------------------------------------------------
@@ -196,6 +198,14 @@ class QueryMembership:
         """Take over ``StreamOffset.followed``; call it before the positions are taken over."""
         with self._state as state:
             state.own_commits.restore(followed)
+
+    def follow_group(self) -> None:
+        """The query's sink decides its batches: the group wins over the checkpoint.
+
+        Call it before the positions are taken over.
+        """
+        with self._state as state:
+            state.own_commits.by_sink = True
 
     def _look_for_absent(self) -> None:
         self._is_restored = True
@@ -320,6 +330,7 @@ class QueryMembership:
             with self._state as state:
                 state.last_change.heard(heard_at)
         self.commits.move()
+        self.commits.say()
         self.deletions.find()
         self._known_to_group.find_committed()
         self._start_lookup.find()

@@ -52,6 +52,8 @@ class SharedState:
         self.gone_elsewhere: set[TopicPartition] = set()
         self.pace = CatchUpPace((options.catch_up or CatchUpOptions()).batch_ms / 1000)
         self.last_change = LastChange()
+        #: Whose offsets are to be committed once more, to say that the sink decides the batches.
+        self.to_say: set[TopicPartition] = set()
         #: Assigned since ``AwaitedPartitions`` last asked; empty without ``maxTaskIdleMs``.
         self.gained: set[TopicPartition] = set()
 
@@ -60,6 +62,18 @@ class SharedState:
         proven = self.assignment.marks.positions().get(partition)
         gaps = self.assignment.gaps.unproven(partition)
         return self.own_commits.seen(partition, commit, proven, gaps)
+
+    def is_behind_by_sink(self, partition: TopicPartition, commit: GroupCommit) -> bool:
+        """Whether the group wins over what this query knows, as its sink decides its batches.
+
+        Not while a batch reads the partition that is not decided yet.
+        """
+        assignment = self.assignment
+        return (
+            self.own_commits.by_sink
+            and not assignment.batches.have(partition)
+            and assignment.positioning.is_beyond(partition, commit.remaining)
+        )
 
 
 class QueryState:

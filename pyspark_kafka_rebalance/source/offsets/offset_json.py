@@ -16,7 +16,8 @@ stands after the batch. What else there is has a name of its own, which no topic
                    "query": "90a1c3e5f7b2d4e6", "batch": 17}}}
 
 ``state`` may also have ``followed``, the set-backs of the group to a restored checkpoint that the
-query has followed: partitions by the token of the last one, ``{"5d0f33c1": {"orders": [0]}}``.
+query has followed: partitions by the token of the last one, ``{"5d0f33c1": {"orders": [0]}}``; and
+``"by_sink": true`` if transactions of the query's sink decide its batches.
 
 ``read`` is how many offsets the batch reads, up to the position, here [100, 250): a list for each
 run of consecutive partitions, by the number of the first one.
@@ -90,7 +91,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 _STATE = (
     *("members", "revoking", "lost", "events", "run", "warm_up", "initial", "imported"),
-    *("query", "batch", "group", "first_ends", "followed"),
+    *("query", "batch", "group", "first_ends", "followed", "by_sink"),
 )
 
 
@@ -128,6 +129,8 @@ def offset_to_json(offset: StreamOffset) -> dict[str, Any]:
         state["first_ends"] = by_topic(offset.first_ends)
     if offset.followed:
         state["followed"] = _followed_to_json(offset.followed)
+    if offset.by_sink:
+        state["by_sink"] = True
     positions, read = _live_to_json(offset)
     ours = {
         "version": VERSION,
@@ -231,6 +234,8 @@ def parse_offset(value: Any) -> StreamOffset:
     _require(batch is None or _is_number(batch), "state.batch", batch)
     group = state.get("group")
     _require(group is None or isinstance(group, str), "state.group", group)
+    by_sink = state.get("by_sink", False)
+    _require(isinstance(by_sink, bool), "state.by_sink", by_sink)
     initial = state.get("initial")
     live = _live_part(value, fields) if version == VERSION else _older_live_part(fields, version)
     ranges, pending, others = live
@@ -257,6 +262,7 @@ def parse_offset(value: Any) -> StreamOffset:
         group=group,
         first_ends=dict(_positions({"first_ends": {}, **state}, "first_ends")),
         followed=_followed(state.get("followed", {})),
+        by_sink=by_sink,
     )
     _check(offset)
     return offset

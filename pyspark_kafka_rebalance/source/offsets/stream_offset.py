@@ -88,6 +88,35 @@ class StreamOffset:
     #: set-back that the query has followed (``consumer/offsets/set_backs.py``).
     followed: Mapping[TopicPartition, str] = field(default_factory=dict, hash=False)
 
+    #: Whether transactions of the query's sink decide its batches: the group has what it wrote.
+    by_sink: bool = False
+
+    def before_batch(self) -> StreamOffset:
+        """Return the positions and gaps before the batch that ends here, which was not delivered.
+
+        Batches before it count as delivered.
+        """
+        positions = {**self.positions(), **{p: r.start for p, r in self.ranges.items()}}
+        gaps = {
+            p: Remaining.of(
+                [
+                    *self.gaps.get(p, ()),
+                    *((one.start, one.end) for one in self.catch_up.get(p, ())),
+                ],
+                positions[p],
+            ).gaps
+            for p in {*self.gaps, *self.catch_up}
+        }
+        return replace(
+            self,
+            ranges={},
+            pending={},
+            catch_up={},
+            pending_catch_up={},
+            others=positions,
+            gaps=gaps,
+        )
+
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next live offset of every partition that this offset knows."""
         return {

@@ -38,12 +38,25 @@ class Batch:
     end: dict[str, Any] | None = None  #: None before Spark was given it
     is_logged: bool = False  #: whether its end is known to be in Spark's log
     opened_at: float = 0.0  #: when Spark was given it; seconds, monotonic
+    #: Whether the sink decides it, together with its output: ``SinkBatches``.
+    by_sink: bool = False
+    #: Whether Spark reruns it, so that the group may have it, or parts of it, already.
+    is_rerun: bool = False
+    #: Whether the sink was told last that the members hold all of it.
+    is_held: bool = False
     #: Its share of gaps, if its duration is to set the pace and is not known yet.
     share: Share | None = None
 
     def reads(self, partition: TopicPartition) -> bool:
         """Whether it reads anything of this partition."""
         return partition in self.ranges or partition in self.catch_up
+
+    def all_reads(self) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
+        """All that it reads of each partition, in order."""
+        reads = {p: tuple(pieces) for p, pieces in self.catch_up.items()}
+        for partition, live in self.ranges.items():
+            reads[partition] = (*reads.get(partition, ()), live)
+        return reads
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop the ranges of a partition whose log was deleted."""

@@ -13,6 +13,10 @@ Spark reread its ranges as part of another batch. Two of Spark's calls say so:
 So ``latestOffset(start)`` proves a batch if that ``commit`` came before. Otherwise Spark tracks its
 progress asynchronously, and only ``commit`` proves. (The first batch has no earlier one to commit.)
 
+A batch that our own sink decides (``Batch.by_sink``) is proven by that decision, which Kafka holds,
+and before Spark's calls. If they come first, the news of the decision was lost; then they prove
+nothing, and the batch is dropped: the group says how far the partitions were read.
+
 ``BatchTime`` and ``advice_on_overdue`` are for a batch that takes too long for any of that.
 
 Not thread-safe: the owner holds one lock around every call.
@@ -80,7 +84,7 @@ class OpenBatches:
     def resume(self, end: dict[str, Any]) -> None:
         """Spark reruns the batch planned last, or one without ranges: its end is in Spark's log."""
         batch = self._planned_last()
-        batch.end, batch.is_logged = end, True
+        batch.end, batch.is_logged, batch.is_rerun = end, True, True
 
     def _planned_last(self) -> Batch:
         """The batch planned last; a new one without ranges if Spark has had that already."""
@@ -145,6 +149,14 @@ class OpenBatches:
             return self.prove(start)
         self._asynchronous |= last.start not in (None, _INITIAL)
         return []
+
+    def ending_at(self, end: dict[str, Any]) -> Batch | None:
+        """The open batch that ends here."""
+        return next((batch for batch in self._open if batch.end == end), None)
+
+    def drop(self, batch: Batch) -> None:
+        """This batch was not delivered, or nobody knows whether it was; it proves nothing."""
+        self._open.remove(batch)
 
     def prove_up_to(self, number: int) -> list[Batch]:
         """All batches up to this number are proven; returns as :meth:`prove`."""

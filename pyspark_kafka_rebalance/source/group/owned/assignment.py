@@ -10,6 +10,8 @@ Invariants:
     kept that state. While the members of a run with an end are still joining, only reads since the
     assignment matter (:meth:`release_unread`).
  3. A lost partition is no longer committed. Its marks stay, in case it comes back.
+ 4. A batch that the sink decides (``SinkBatches``) is proven and acknowledged in one step, so the
+    group never lacks anything of it, and nothing of it is committed here.
 
 ``OwedCommits`` decides what to commit, ``positioning`` where reading starts.
 
@@ -273,6 +275,34 @@ class QueryAssignment:
             if self.gaps.any():  # the live position may have moved forward
                 self.gaps.prove({p: (handed,) for p, handed in ranges.items()})
             self.commits.compare({**ranges, **batch.catch_up})
+
+    def decide(self, batch: Batch) -> None:
+        """The sink's transaction with this batch and its offsets is committed (invariant 4)."""
+        left = self.commits.remaining_after(batch)
+        self.prove(self.batches.prove(batch.end or {}))
+        self.commits.acknowledge_remaining(left)
+
+    def drop(self, batch: Batch, is_known: bool) -> set[TopicPartition]:
+        """This batch was not delivered, or, without ``is_known``, nobody knows.
+
+        Where the query has owned a partition all the time, it reads again from the proven position
+        on. Otherwise the start is looked up, and the group decides. Returns those that it owns.
+        """
+        self.batches.drop(batch)
+        owned, kept = self.partitions.all(), set()
+        for partition, reads in batch.all_reads().items():
+            position = self.marks.drop(partition, reads[0].start)
+            self.gaps.drop(partition)
+            own = owned.get(partition)
+            if own is None:
+                continue
+            kept.add(partition)
+            if is_known and own.read and own.position is not None:
+                own.position = position
+            elif own.position is not None:
+                self.partitions.look_up_again(partition)
+        self.commits.compare(batch.all_reads())
+        return kept
 
     # -- revokes ----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import Gap, holding, joined, less, without
 from ....fetch.offset_range import OffsetRange
 from ....settings.values import LONG_MAX
+from ..batches.batch import Batch
 from ..batches.open_batches import OpenBatches
 from .owned_partitions import OwnedPartitions
 
@@ -71,6 +72,12 @@ class GapMarks:
         self._unlogged |= bool(gone)
         for marks in (self._unread, self._unproven):
             _take(marks, {partition: gone})
+
+    def drop(self, partition: TopicPartition) -> None:
+        """No batch reads anything of this partition any more: what is unproven is unread."""
+        unproven = list(self.unproven(partition))
+        self._unlogged |= unproven != list(self.unread(partition))
+        self.restore(partition, unproven, unproven)
 
     def forget(self, partition: TopicPartition) -> None:
         """Drop all gaps: the log was deleted or is read again, or nothing is left of them."""
@@ -223,9 +230,24 @@ class OwedCommits:
         # A partition that was never read only has its start to commit.
         return missing | {p for p in self._behind if owned[p].read}
 
+    def remaining_after(self, batch: Batch) -> dict[TopicPartition, Remaining]:
+        """What the group is owed of the batch's partitions once the batch is decided."""
+        proven, left = self._marks.positions(), {}
+        for partition, reads in batch.all_reads().items():
+            gaps = less(self._gaps.unproven(partition), [Gap(r.start, r.end) for r in reads])
+            handed = batch.ranges.get(partition)
+            live = proven.get(partition, 0)
+            left[partition] = self._beside_group(
+                partition, Remaining.of(gaps, live if handed is None else max(live, handed.end))
+            )
+        return left
+
     def _left(self, partition: TopicPartition) -> Remaining:
         proven = self._marks.positions()[partition]
         left = Remaining.of(self._gaps.unproven(partition), proven)
+        return self._beside_group(partition, left)
+
+    def _beside_group(self, partition: TopicPartition, left: Remaining) -> Remaining:
         known = self._marks.group_has(partition)
         return left if known is None else left.merge(known)
 
@@ -302,6 +324,20 @@ class Marks:
         for partition, position in positions:
             if position > proven.get(partition, -1):
                 proven[partition] = position
+
+    def drop(self, partition: TopicPartition, otherwise: int) -> int:
+        """What was handed out beyond the proven position was not delivered; returns that."""
+        position = self._proven.get(partition, otherwise)
+        self._unlogged |= self._handed_out.get(partition) != position
+        self._handed_out[partition] = position
+        return position
+
+    def doubt(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit the proven positions of these once more, even where the group has them."""
+        for partition in partitions:
+            if partition in self._proven:
+                self._acknowledged[partition] = -1
+                self._owed.pop(partition, None)
 
     def acknowledge(self, offsets: Mapping[TopicPartition, int]) -> None:
         """The group's committed offsets are now at least these."""

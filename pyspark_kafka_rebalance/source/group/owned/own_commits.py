@@ -16,6 +16,8 @@ Invariants:
     it wins over the checkpoint of a query that has not followed that set-back.
  6. A query follows a set-back once: when it starts the partition. Its offsets say so from then on
     (``set_backs.py``), and what it delivers after that counts as everything that it delivers.
+ 7. Where transactions of its sink decide a query's batches, its output is where the group is: the
+    group wins over the checkpoint, in either direction.
 
 Every commit of this query says so in its metadata (``consumer/offsets/origin.py``).
 
@@ -79,6 +81,34 @@ class OwnCommits:
         self._set_back: set[TopicPartition] = set()
         self.other_runs: set[str] = set()  #: of this query, that have committed
         self.has_rival = False  #: whether one has since this run started (invariant 3)
+        #: Whether transactions of its sink decide the query's batches (invariant 7).
+        self.by_sink = False
+        # The partitions that the group knows, by the last commit, as decided so.
+        self._told_by_sink: set[TopicPartition] = set()
+
+    @property
+    def query(self) -> str:
+        """The query's id."""
+        return self._identity.id
+
+    # -- batches that the sink decides ------------------------------------------------------------
+
+    def hear(self, commits: Mapping[TopicPartition, GroupCommit]) -> None:
+        """Learn from commits whether this query's batches are decided by its sink."""
+        for partition, (_, origin) in commits.items():
+            if origin is not None and origin.by_sink and origin.query == self._identity.id:
+                self.by_sink = True
+                self._told_by_sink.add(partition)
+            else:
+                self._told_by_sink.discard(partition)
+
+    def decided(self, partitions: Iterable[TopicPartition]) -> None:
+        """The sink has committed these."""
+        self._told_by_sink.update(partitions)
+
+    def not_told_by_sink(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Those of which the group's commit does not say that the sink decides."""
+        return set(partitions) - self._told_by_sink
 
     # -- the commits of others, and of earlier runs -----------------------------------------------
 
@@ -97,7 +127,9 @@ class OwnCommits:
         gaps = tuple(gaps)
         left, origin = commit
         query = self._identity.id
-        if origin is None or origin.run == self.run or not self._follows:
+        if origin is None or origin.run == self.run or not self._follows or self.by_sink:
+            return left
+        if origin.by_sink and origin.query == query:
             return left
         if origin.query == query:
             self.other_runs.add(origin.run)
@@ -228,7 +260,10 @@ class OwnCommits:
         if own is None:
             return ""
         limit //= 2
-        return origin_text(self.run, batch, own.stretches, offset, limit, bound_to, own.set_backs)
+        set_backs = own.set_backs
+        return origin_text(
+            self.run, batch, own.stretches, offset, limit, bound_to, set_backs, self.by_sink
+        )
 
 
 def _joined_to_live(left: Remaining) -> Remaining:

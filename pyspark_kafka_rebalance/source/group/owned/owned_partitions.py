@@ -141,6 +141,12 @@ class OwnedPartitions:
         self._owned[partition].is_new = False
         self._unpositioned.pop(partition, None)
 
+    def look_up_again(self, partition: TopicPartition) -> None:
+        """The position of an owned partition is not known any more: its start is looked up."""
+        if partition in self._owned:
+            self._owned[partition].position = None
+            self._unpositioned[partition] = None
+
     def delete(self, partition: TopicPartition) -> None:
         """The partition was deleted: no position until it exists again; owned until revoked."""
         if partition in self._owned:

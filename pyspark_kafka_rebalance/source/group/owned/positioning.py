@@ -13,6 +13,7 @@ from kafka.structs import TopicPartition
 
 from ....consumer.offsets.commit_metadata import Remaining
 from ....consumer.offsets.offset_set import without
+from ....settings.values import LONG_MAX
 from ..batches.open_batches import OpenBatches
 from .marks import GapMarks, Marks, OwedCommits
 from .owned_partitions import OwnedPartitions
@@ -141,6 +142,14 @@ class Positioning:
     def hand_over(self, partition: TopicPartition, generation: int, end: int | None) -> None:
         """The partition was released in this generation, and read up to the group's offset."""
         self._handed_over[partition] = _HandedOver(generation, end)
+
+    def is_beyond(self, partition: TopicPartition, committed: Remaining) -> bool:
+        """Whether this query takes something for read that the group owes by this commit."""
+        position = self._marks.handed_out(partition)
+        if position is None:
+            return False
+        own = Remaining.of(self._gaps.unread(partition), position)
+        return own.merge(committed).between(0, LONG_MAX) != committed.between(0, LONG_MAX)
 
     # -- changes of a log -------------------------------------------------------------------------
 

@@ -74,6 +74,8 @@ class StartLookup(QueryPart):
                 told = self._members.group_commits(partitions, LOOKUP_TIMEOUT_MS, index)
                 commits = {p: commit for p, commit in told.items() if p not in is_new}
                 owed = {p: commit.remaining for p, commit in commits.items()}
+                with self._state as state:
+                    state.own_commits.hear(commits)
                 committed = {p: left.committed() for p, left in owed.items()}
                 ahead = self._set_back(member, owed) | self._gone_back.set_back(member, commits)
                 if ahead:
@@ -105,7 +107,10 @@ class StartLookup(QueryPart):
                 for partition in partitions:
                     if partition not in still:
                         continue
-                    if state.own_commits.is_set_back(partition, commits.get(partition)):
+                    commit = commits.get(partition)
+                    if state.own_commits.is_set_back(partition, commit) or (
+                        commit is not None and state.is_behind_by_sink(partition, commit)
+                    ):
                         state.assignment.positioning.start_over(partition)
                     if partition in unknown:
                         if partition not in otherwise:
