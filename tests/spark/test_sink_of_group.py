@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kafka.admin import MemberToRemove
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
@@ -201,3 +202,14 @@ def test_a_query_that_dies_in_its_first_batch_starts_again(
     query.stop()  # amid it, as a rule
     assert copy(ends="yes").awaitTermination(120)
     assert values_in(kafka, target) == texts(0, 40)
+
+
+def test_a_sink_on_another_cluster_is_refused(
+    kafka: LocalKafka, kafka3: LocalKafka, topic_name: str, target: str, copy: Copy
+) -> None:
+    kafka3.create_topic(target, 1)
+    kafka.produce(topic_name, numbers(0, 10))
+    elsewhere = {"kafka.bootstrap.servers": kafka3.bootstrap_servers}
+    with pytest.raises(StreamingQueryException, match="which a transaction cannot span"):
+        copy(ends="yes", sink=elsewhere).awaitTermination(120)
+    assert values_in(kafka3, target) == []

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from kafka.structs import TopicPartition
 
 from pyspark_kafka_rebalance.errors import KafkaRebalanceError
+from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.sink.once.decision import (
     BatchAtHand,
     Decision,
     decide,
     is_written_already,
     may_take_over,
+    refuse_another_cluster,
 )
 from pyspark_kafka_rebalance.sink.once.fenced_writer import timeout_ms_for
 from pyspark_kafka_rebalance.sink.once.marker import Marker, MarkerFormatError, parse_marker
@@ -28,7 +30,11 @@ HERE = TopicPartition("orders", 0)
 
 def source(state: State) -> Snapshot:
     lost = frozenset({HERE}) if state == "lost" else frozenset()
-    return Snapshot("run", "group", None, state, (), {}, lost, True)
+    ranges = {HERE: (OffsetRange("orders", 0, 3, 8),)}
+    return Snapshot("run", "group", None, state, (), ranges, lost, True)
+
+
+NOTHING_TO_READ = replace(source("held"), ranges={})
 
 
 OF_FILES = replace(AT_HAND, follows_group=False)
@@ -50,6 +56,21 @@ def test_a_written_batch_is_left_alone_whatever_its_sources_say() -> None:
 
 def test_the_group_tells_what_is_written_where_the_marker_is_gone() -> None:
     assert decide(AT_HAND, None, [source("decided"), source("decided")]) is Decision.SKIP
+
+
+def test_a_source_with_nothing_to_read_says_nothing() -> None:
+    assert decide(AT_HAND, None, [source("decided"), NOTHING_TO_READ]) is Decision.SKIP
+    assert decide(AT_HAND, None, [source("lost"), NOTHING_TO_READ]) is Decision.DROP
+    assert decide(AT_HAND, WRITTEN, [NOTHING_TO_READ]) is Decision.WRITE
+
+
+def test_a_group_on_another_cluster_is_refused() -> None:
+    here, unknown = replace(source("held"), cluster_id="east"), source("held")
+    by_hand = replace(source("held"), cluster_id="west", fenced=False)
+    refuse_another_cluster("q", [here, unknown, by_hand], "east")
+    refuse_another_cluster("q", [here], None)
+    with pytest.raises(KafkaRebalanceError, match=r"'group' is on cluster east.* cluster west,"):
+        refuse_another_cluster("q", [unknown, here], "west")
 
 
 def test_what_was_lost_is_dropped_where_the_group_tells_the_positions() -> None:

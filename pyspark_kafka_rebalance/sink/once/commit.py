@@ -16,7 +16,13 @@ from kafka import errors as kafka_errors
 from ...errors import KafkaRebalanceError, TransactionAbortedError, TransactionInDoubtError
 from ...source.door.planner_client import ask_planner, tell_planner
 from ..task_output import output_size, outputs_of, read_output
-from .decision import BatchAtHand, Decision, decide, is_written_already
+from .decision import (
+    BatchAtHand,
+    Decision,
+    decide,
+    is_written_already,
+    refuse_another_cluster,
+)
 from .fenced_writer import FencedWriter, drop_writer, writer_for
 from .query_checkpoint import BatchInput, QueryCheckpoint, checkpoint_of
 
@@ -124,6 +130,7 @@ def _commit(
             and all(source.fenced for source in sources),
             is_stateful=checkpoint.is_stateful,
         )
+        refuse_another_cluster(query, sources, writer.cluster_id)
         decision = decide(at_hand, writer.marker, sources)
         if decision is Decision.WRITE and not _is_written(
             writer, query, attempt, found.batch, found.digest, messages, sources
@@ -133,8 +140,9 @@ def _commit(
             log.info("batch %d of query %s is written already", found.batch, query)
         elif decision is Decision.DROP:
             log.warning("batch %d of query %s: partitions were lost", found.batch, query)
-        outcome: Outcome = "dropped" if decision is Decision.DROP else "committed"
-        for each in found.group_sources:
+        for each, source in zip(found.group_sources, sources, strict=True):
+            is_dropped = decision is Decision.DROP and source.state != "decided"
+            outcome: Outcome = "dropped" if is_dropped else "committed"
             tell_planner(each.run, each.end, outcome)
         return
 

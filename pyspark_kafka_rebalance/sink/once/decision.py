@@ -71,7 +71,8 @@ def decide(at_hand: BatchAtHand, marker: Marker | None, sources: Sequence[Snapsh
     """
     if marker is not None and (marker.batch, marker.digest) == (at_hand.batch, at_hand.digest):
         return Decision.SKIP
-    states = {source.state for source in sources}
+    # One that has nothing to read holds it, whatever became of the others.
+    states = {source.state for source in sources if source.ranges or source.state != "held"}
     if states == {"decided"} and at_hand.follows_group:
         return Decision.SKIP
     if "lost" in states or "decided" in states:
@@ -79,6 +80,22 @@ def decide(at_hand: BatchAtHand, marker: Marker | None, sources: Sequence[Snapsh
     if marker is not None and marker.batch >= at_hand.batch:
         return _of_older_checkpoint(at_hand, marker)
     return Decision.WRITE
+
+
+def refuse_another_cluster(query: str, sources: Sequence[Snapshot], cluster_id: str | None) -> None:
+    """Raise KafkaRebalanceError for sources of a group on another cluster than the sink's.
+
+    ``cluster_id`` is the sink's; None, as in a Snapshot, if it is not known.
+    """
+    for source in sources:
+        ids = {cluster_id, source.cluster_id} - {None}
+        if source.fenced and len(ids) > 1:
+            raise KafkaRebalanceError(
+                f"query {query}: group {source.group_id!r} is on cluster {source.cluster_id}, and "
+                f"the sink writes to cluster {cluster_id}, which a transaction cannot span. Write "
+                "to a topic of the sources' cluster, and mirror that; or read with assign, so that "
+                "the number of the batch tells what is written; or set delivery=at_least_once"
+            )
 
 
 def _without_what_is_lost(at_hand: BatchAtHand, sources: Sequence[Snapshot]) -> Decision:

@@ -101,7 +101,7 @@ class FencedWriter:
         self._checkpoint = checkpoint
         self.timeout_ms = timeout_ms_for(size)
         client = options.client
-        ensure_marker_topic(client, self._topic)
+        self.cluster_id = ensure_marker_topic(client, self._topic)
         has_owned = (key, run) in _owned or (checkpoint is not None and run in checkpoint.owners)
         if has_owned:  # if it is not the owner any more, it must not fence the newer one
             may_take_over(key, run, read_marker(client, self._topic, key), has_owned)

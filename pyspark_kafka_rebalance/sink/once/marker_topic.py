@@ -35,8 +35,8 @@ _PATIENCE_S = 60.0
 _ASK_AGAIN_S = 0.05
 
 
-def ensure_marker_topic(client_config: Mapping[str, Any], topic: str) -> None:
-    """Create the topic if it is not there, and check it.
+def ensure_marker_topic(client_config: Mapping[str, Any], topic: str) -> str | None:
+    """Create the topic if it is not there, and check it; return the id of its cluster.
 
     Raises
     ------
@@ -51,7 +51,9 @@ def ensure_marker_topic(client_config: Mapping[str, Any], topic: str) -> None:
     while True:
         admin = admin_client(client_config)
         try:
-            return _ensure(admin, topic)
+            _ensure(admin, topic)
+            found: str | None = admin.describe_cluster()["cluster_id"]
+            return found
         except kafka_errors.TopicAuthorizationFailedError as error:
             raise AuthorizationError(
                 "an exactly-once sink needs CREATE, DESCRIBE, READ, WRITE and DESCRIBE_CONFIGS on "

@@ -335,8 +335,9 @@ class SinkBatches(QueryPart):
                     state.own_commits.decided(partitions & owned.keys())
                     return
             self._pump.wait(_TICK_S)
-        log.warning(
-            "group %s: the group does not know yet that these were not delivered: a restart before "
-            "the next batch may skip the dropped one: %s",
-            *(self._options.group_id, names_of(partitions)),
+        # Spark must not log the batch as committed then: a restart would skip it.
+        raise KafkaRebalanceError(
+            f"group {self._options.group_id!r}: a batch was dropped, and the group did not take "
+            f"note within {timeout_s:g} s that this was not delivered: {names_of(partitions)}. "
+            "Restart the query: it runs the batch again, without what others have read by then"
         )
