@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.admin import MemberToRemove
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from pyspark_kafka_rebalance import stop_gracefully
@@ -51,11 +51,16 @@ def copy(
     """Start a query of the group that copies the topic."""
     queries = []
 
-    def start(name: str = "one", sink: dict[str, str] | None = None, **options: str) -> Any:
+    def start(
+        name: str = "one",
+        sink: dict[str, str] | None = None,
+        of: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+        **options: str,
+    ) -> Any:
         trigger = (
             {"availableNow": True} if options.pop("ends", None) else {"processingTime": "0 seconds"}
         )
-        query = (
+        rows = (
             spark.readStream.format("kafka_deferred")
             .options(**options_of(kafka), startingOffsets="earliest", subscribe=topic_name)
             .option("kafka.group.id", group_id)
@@ -63,6 +68,9 @@ def copy(
             .options(**options)
             .load()
             .select(sf.udf(lambda value: _slowly(value), "binary")("value").alias("value"))
+        )
+        query = (
+            of(rows)
             .writeStream.format("kafka_deferred")
             .options(**options_of(kafka, target, **(sink or {})))
             .option("checkpointLocation", str(tmp_path / name))
@@ -213,3 +221,107 @@ def test_a_sink_on_another_cluster_is_refused(
     with pytest.raises(StreamingQueryException, match="which a transaction cannot span"):
         copy(ends="yes", sink=elsewhere).awaitTermination(120)
     assert values_in(kafka3, target) == []
+
+
+def test_two_sources_of_a_query_are_in_one_transaction(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    topic_name: str,
+    target: str,
+    group_id: str,
+    tmp_path: Path,
+) -> None:
+    """Also of a batch that has something of one of them only, and that is run again."""
+    kafka.create_topic(f"{topic_name}-more", 1)
+    reading = {**options_of(kafka), "startingOffsets": "earliest"}
+
+    def source(topic: str) -> DataFrame:
+        group = {"kafka.group.id": f"{group_id}-{topic}", "subscribe": topic}
+        return spark.readStream.format("kafka_deferred").options(**reading, **group).load()
+
+    def run() -> None:
+        both = source(topic_name).union(source(f"{topic_name}-more"))
+        query = (
+            both.select("value")
+            .writeStream.format("kafka_deferred")
+            .options(**options_of(kafka, target))
+            .option("checkpointLocation", str(tmp_path / "both"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    kafka.produce(topic_name, numbers(0, 10))
+    kafka.produce(f"{topic_name}-more", numbers(10, 20))
+    run()
+    kafka.produce(topic_name, numbers(20, 30))
+    run()
+    run_the_last_batch_again(tmp_path / "both")
+    kafka.produce(f"{topic_name}-more", numbers(30, 40))
+    run()
+    assert values_in(kafka, target) == texts(0, 40)
+    for topic in (topic_name, f"{topic_name}-more"):
+        assert sum(kafka.committed(f"{group_id}-{topic}").values()) == 20
+
+
+def test_what_a_batch_without_data_emits_is_written(
+    kafka: LocalKafka, topic_name: str, target: str, copy: Copy, tmp_path: Path
+) -> None:
+    """A watermark that has moved closes windows in a batch of its own, with unchanged sources."""
+
+    def by_ten(rows: DataFrame) -> DataFrame:
+        number = sf.col("value").cast("string").cast("int")
+        at = sf.timestamp_seconds(number)
+        timed = rows.select(at.alias("at")).withWatermark("at", "0 seconds")
+        counts = timed.groupBy(sf.window("at", "10 seconds")).count()
+        return counts.select(
+            sf.concat_ws(":", sf.unix_timestamp("window.start"), "count").alias("value")
+        )
+
+    kafka.produce(topic_name, numbers(0, 41))
+    assert copy(of=by_ten, ends="yes").awaitTermination(120)
+    assert values_in(kafka, target) == ["0:10", "10:10", "20:10", "30:10"]
+    run_the_last_batch_again(tmp_path / "one")
+    kafka.produce(topic_name, numbers(41, 61))
+    assert copy(of=by_ten, ends="yes").awaitTermination(120)
+    closed = ["0:10", "10:10", "20:10", "30:10", "40:10", "50:10"]
+    assert values_in(kafka, target) == closed
+
+
+def test_stateful_queries_that_lose_batches_fail_and_their_restarts_write_them_once(
+    kafka: LocalKafka, topic_name: str, target: str, group_id: str, copy: Copy
+) -> None:
+    """Their state has seen the rows: a batch is run again, without what the other has read."""
+    written = 0
+    running: dict[str, Any] = {}
+
+    def more(count: int) -> None:
+        nonlocal written
+        kafka.produce(topic_name, numbers(written, written + count))
+        written += count
+
+    def start(name: str) -> None:
+        running[name] = copy(name, of=lambda rows: rows.dropDuplicates(["value"]))
+
+    def has_all() -> bool:
+        for name, query in running.items():
+            if (failure := query.exception()) is not None:
+                assert "its state has seen rows of it. Restart" in str(failure)
+                start(name)
+        return sum(kafka.committed(group_id).values()) == written
+
+    more(20)
+    for name in ("one", "two"):
+        start(name)
+    wait_until(has_all, "the first records")
+    with closing(admin_client({"bootstrap_servers": kafka.bootstrap_servers})) as admin:
+        for _ in range(4):
+            more(60)
+            time.sleep(0.3)  # somewhere amid a batch
+            members = admin.describe_groups([group_id])[group_id]["members"]
+            gone = [MemberToRemove(member_id=member["member_id"]) for member in members]
+            admin.remove_group_members(group_id, gone)
+    wait_until(has_all, "all records", 120)
+    for query in running.values():
+        assert stop_gracefully(query)
+    assert values_in(kafka, target) == texts(0, written)

@@ -52,10 +52,35 @@ def test_named_sources(tmp_path: Path) -> None:
     assert found.has_others
 
 
+def test_a_source_that_is_where_it_was_has_nothing_in_the_batch() -> None:
+    further = OURS.replace("1a2b", "3c4d")
+    found = batch_input(3, log_of(further, OURS, FILES), log_of(OURS, OURS, FILES))
+    assert [source.run for source in found.group_sources] == ["kafka_deferred-3c4d"]
+    assert not found.has_others
+    assert batch_input(3, log_of(OURS, "5"), log_of(OURS, FILES)).has_others
+    assert batch_input(3, log_of(OURS, "5"), log_of(OURS, FILES)).group_sources == ()
+    assert len(batch_input(3, log_of(OURS, OURS), log_of(OURS)).group_sources) == 1  # a new one
+
+
+def test_named_sources_that_are_where_they_were() -> None:
+    before = f"v2\n{{}}\nx:{OURS}\ny:{FILES}"
+    found = batch_input(3, f"v2\n{{}}\ny:5\nx:{OURS}", before)
+    assert found.group_sources == ()
+    assert found.has_others
+
+
 def query_at(folder: Path, query: str) -> Path:
     (folder / "offsets").mkdir(parents=True)
     (folder / "metadata").write_text(json.dumps({"id": query}))
     return folder
+
+
+def test_what_a_batch_has_is_compared_with_the_batch_before(tmp_path: Path) -> None:
+    checkpoint = QueryCheckpoint(str(query_at(tmp_path, "q")))
+    for batch in (6, 7):
+        (tmp_path / f"offsets/{batch}").write_text(log_of(OURS))
+    assert len(checkpoint.input_of(6).group_sources) == 1
+    assert checkpoint.input_of(7).group_sources == ()
 
 
 def test_a_batch_that_is_not_logged_is_refused(tmp_path: Path) -> None:

@@ -62,8 +62,9 @@ class BatchInput:
     digest : str
         Of the ends of all sources: a replay has the same, another batch of this number has not.
     group_sources : tuple of GroupSource
+        Those that have anything in the batch.
     has_others : bool
-        Whether there are sources of another kind.
+        Whether sources of another kind have.
     """
 
     batch: int
@@ -105,11 +106,17 @@ class QueryCheckpoint:
                 "asyncProgressTrackingEnabled, or set delivery=at_least_once"
             ) from None
         try:
-            return batch_input(batch, text)
+            return batch_input(batch, text, self._logged_before(batch))
         except (ValueError, OffsetFormatError) as error:
             raise KafkaRebalanceError(
                 f"offsets/{batch} of {self._shown} cannot be read: {error}"
             ) from error
+
+    def _logged_before(self, batch: int) -> str | None:
+        try:
+            return self._files.read(f"offsets/{batch - 1}")
+        except FileNotFoundError:
+            return None
 
     @property
     def is_stateful(self) -> bool:
@@ -131,8 +138,11 @@ class QueryCheckpoint:
             file.write("\n".join(runs).encode())
 
 
-def batch_input(batch: int, text: str) -> BatchInput:
-    """Parse the offset log's file of a batch. Pure.
+def batch_input(batch: int, text: str, before: str | None = None) -> BatchInput:
+    """Parse the offset log's file of a batch; ``before`` is that of the batch before. Pure.
+
+    A source whose offset is the same in both has nothing in the batch. No run may know it then:
+    the one that planned it for an earlier batch may have ended.
 
     Raises
     ------
@@ -142,12 +152,23 @@ def batch_input(batch: int, text: str) -> BatchInput:
     ends = parse_offset_log(text)  # first: it knows the versions
     logged = text.split("\n")[2:]
     digest = hashlib.sha256("\n".join(logged).encode()).hexdigest()[:32]
-    sources = [GroupSource(run, end) for _, end in ends if is_own(end) and (run := _run(end))]
+    unchanged = set() if before is None else set(_named(before))
+    new = [
+        (end, line)
+        for (_, end), line, named in zip(ends, logged, _named(text), strict=True)
+        if named not in unchanged
+    ]
+    sources = [GroupSource(run, end) for end, _ in new if is_own(end) and (run := _run(end))]
     has_others = any(
-        not is_own(end) and line.rpartition(":")[2] not in ("", _NO_OFFSET)
-        for (_, end), line in zip(ends, logged, strict=False)
+        not is_own(end) and line.rpartition(":")[2] not in ("", _NO_OFFSET) for end, line in new
     )
     return BatchInput(batch, digest, tuple(sources), has_others)
+
+
+def _named(text: str) -> list[tuple[int, str]]:
+    """The lines of the sources in an offset log's file, each with its place: some have no name."""
+    version, _, *sources = text.split("\n")
+    return [(0 if version == "v2" else place, line) for place, line in enumerate(sources)]
 
 
 def checkpoint_of(option: str | None, session: Iterable[str | None], query_id: str | None) -> str:
