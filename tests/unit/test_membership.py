@@ -24,6 +24,7 @@ from pyspark_kafka_rebalance.consumer.consumer import PollResult
 from pyspark_kafka_rebalance.consumer.group_description import GroupDescription, GroupMember
 from pyspark_kafka_rebalance.consumer.offsets.commit_metadata import Remaining
 from pyspark_kafka_rebalance.consumer.offsets.offset_set import Gap
+from pyspark_kafka_rebalance.consumer.offsets.origin import Origin
 from pyspark_kafka_rebalance.errors import DataLossError, KafkaRebalanceError
 from pyspark_kafka_rebalance.fetch.offset_range import OffsetRange
 from pyspark_kafka_rebalance.source.checkpoint.commit_log import CommitLog
@@ -2600,3 +2601,66 @@ def test_what_batches_before_have_caught_up_is_pending_until_it_is_proven(
     query.rounds()
     assert group.committed[P] == 200
     assert catch_up(300, 400)[OURS]["pending_catch_up"] == {"t": {"0": [[200, 300]]}}
+
+
+# -- batches that the sink decides ----------------------------------------------------------------
+
+
+def batch_of(query: Query, end: dict[str, Any]) -> Any:
+    with query.membership._state as state:
+        return state.assignment.batches.ending_at(end)
+
+
+def by_sink(query: Query, end: dict[str, Any]) -> None:
+    with query.membership._state as state:
+        state.own_commits.by_sink = True
+        state.assignment.batches.ending_at(end).by_sink = True
+
+
+def test_spark_goes_on_and_the_sinks_news_was_lost(query: Query, group: Group) -> None:
+    end = query.read(P, 100, 150)
+    by_sink(query, end)
+    query.membership.proofs.committed(end)
+    query.rounds(3)
+    assert query.membership.plannable() == {P: 100}, "the group has nothing of it"
+
+
+def test_a_dropped_batch_is_said_also_where_the_start_is_looked_up(
+    query: Query, group: Group
+) -> None:
+    end = query.read(P, 100, 150)
+    by_sink(query, end)
+    (member,) = group.members
+    member.lose(P)
+    query.rounds()
+    member.assign(P, generation=2)
+    query.rounds(3)
+    query.membership.sink_batches._snapshot = lambda *_: None  # needs a real consumer
+    query.membership.sink_batches.tell(end, "dropped", 5.0)
+    query.rounds(4)
+    assert query.membership.plannable() == {P: 100}
+    told = Origin.decode(100, group.metadata.get(P), str(P))
+    assert told is not None
+    assert told.by_sink
+
+
+def test_what_a_replay_leaves_out_goes_on_where_the_group_is(
+    make: Callable[..., Query], group: Group
+) -> None:
+    group.committed[P] = 120  # another member's, amid the batch
+    query = make()
+    end = {"end": 150}
+    query.membership.start()
+    query.membership.follow_group()
+    query.membership.resume({P: 100}, {P: a_range(P, 100, 150)}, end)
+    query.membership.join()
+    query.rounds(1)
+    group.members[0].assign(P)
+    query.rounds(3)
+    sink = query.membership.sink_batches
+    assert sink.leave_out(end, 5.0) == {P}
+    batch_of(query, end).is_held = True
+    sink._snapshot = lambda *_: None  # needs a real consumer
+    sink.tell(end, "committed", 5.0)
+    query.rounds(4)
+    assert query.membership.plannable() == {P: 120}, "[120, 150) is skipped"

@@ -102,10 +102,12 @@ class GroupCommits(QueryPart):
     def say(self) -> None:
         """Commit some positions once more: only the new metadata differ (``SinkBatches``)."""
         with self._state as state:
-            partitions, state.to_say = state.to_say, set()
             owned = state.assignment.partitions.all()
+            # The others' starts are looked up: that would take the group's offset for said.
+            partitions = {p for p in state.to_say if p in owned and owned[p].position is not None}
+            state.to_say = (state.to_say & owned.keys()) - partitions
             by_member: dict[int, list[TopicPartition]] = {}
-            for partition in partitions & owned.keys():
+            for partition in partitions:
                 by_member.setdefault(owned[partition].member, []).append(partition)
             for index, found in by_member.items():
                 self._members[index].forget_commits(found)

@@ -66,8 +66,6 @@ class SinkBatches(QueryPart):
         self._run = run
         #: The last batch that was decided, and what it read.
         self._decided: tuple[dict[str, Any], Outcome, Snapshot] | None = None
-        # What others have read of the batch that Spark reruns; the state's lock guards it.
-        self._left_out: tuple[dict[str, Any], frozenset[TopicPartition]] | None = None
 
     # -- the sink ---------------------------------------------------------------------------------
 
@@ -94,7 +92,7 @@ class SinkBatches(QueryPart):
                     return self._snapshot(state, batch, "held", {}, frozenset())
                 if by_sink:
                     batch.by_sink = state.own_commits.by_sink = True
-                reads = self._reads(end, batch)
+                reads = batch.all_reads()
                 view = self._view(state, batch, reads)
                 owned, doubtful = view
                 looked = seen == view
@@ -160,7 +158,7 @@ class SinkBatches(QueryPart):
         with self._state as state:
             state.own_commits.hear(commits)
             left_out = taken(self._standings(state, reads, commits))
-            self._left_out = end, left_out
+            state.assignment.leave_out(batch, left_out)
         if left_out:
             log.warning(
                 "group %s: others have read parts of the batch that is run again; it is run "
@@ -170,14 +168,6 @@ class SinkBatches(QueryPart):
         return left_out
 
     # -- under the lock ---------------------------------------------------------------------------
-
-    def _reads(
-        self, end: dict[str, Any], batch: Batch
-    ) -> dict[TopicPartition, tuple[OffsetRange, ...]]:
-        left_out = self._left_out
-        if left_out is None or left_out[0] != end:
-            return batch.all_reads()
-        return {p: reads for p, reads in batch.all_reads().items() if p not in left_out[1]}
 
     def _view(
         self,
@@ -254,7 +244,6 @@ class SinkBatches(QueryPart):
         owned: Mapping[TopicPartition, OwnedPartition],
         lost: frozenset[TopicPartition],
     ) -> Snapshot:
-        assert batch.end is not None
         left = state.assignment.commits.remaining_after(batch) if owned else {}
         members = []
         for index in sorted({own.member for own in owned.values()}):
@@ -276,7 +265,7 @@ class SinkBatches(QueryPart):
             cluster_id=self._members.cluster_of(0).cluster_id,
             state=found,
             members=tuple(members),
-            ranges=self._reads(batch.end, batch),
+            ranges=batch.all_reads(),
             lost=lost,
             fenced=self._options.partitions is None,
         )

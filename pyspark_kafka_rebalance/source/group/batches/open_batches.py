@@ -155,8 +155,11 @@ class OpenBatches:
         return next((batch for batch in self._open if batch.end == end), None)
 
     def drop(self, batch: Batch) -> None:
-        """This batch was not delivered, or nobody knows whether it was; it proves nothing."""
-        self._open.remove(batch)
+        """This batch was not delivered, or nobody knows whether it was; it proves nothing.
+
+        One of Spark's calls may have taken it already.
+        """
+        self._open = [one for one in self._open if one is not batch]
 
     def prove_up_to(self, number: int) -> list[Batch]:
         """All batches up to this number are proven; returns as :meth:`prove`."""

@@ -282,6 +282,20 @@ class QueryAssignment:
         self.prove(self.batches.prove(batch.end or {}))
         self.commits.acknowledge_remaining(left)
 
+    def leave_out(self, batch: Batch, partitions: Collection[TopicPartition]) -> None:
+        """A batch that is run again does not read these: others have read them, at least in part.
+
+        They are read from where the group is, so nothing of the batch counts as handed out.
+        """
+        reads, owned = batch.all_reads(), self.partitions.all()
+        for partition in partitions:
+            batch.forget(partition)
+            self.marks.drop(partition, reads[partition][0].start)
+            self.gaps.drop(partition)
+            if partition in owned and owned[partition].position is not None:
+                self.partitions.look_up_again(partition)
+        self.commits.compare(partitions)
+
     def drop(self, batch: Batch, is_known: bool) -> set[TopicPartition]:
         """This batch was not delivered, or, without ``is_known``, nobody knows.
 
