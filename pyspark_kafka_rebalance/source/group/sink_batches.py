@@ -80,6 +80,7 @@ class SinkBatches(QueryPart):
             It is not certain within ``timeout_s``; names the partitions. Or the membership ended.
         """
         deadline = time.monotonic() + timeout_s
+        self._members.client()  # waits until they are built
         commits: dict[TopicPartition, GroupCommit] = {}
         seen: _View | None = None
         while True:
@@ -302,6 +303,7 @@ class SinkBatches(QueryPart):
         """Request the group's commits of these; pending transactions delay the answer."""
         if not reads:
             return {}
+        self._members.client()  # waits until they are built: a rerun comes early
         left_ms = max(0.0, deadline - time.monotonic()) * 1000
         try:
             return self._members.group_commits(list(reads), left_ms)
